@@ -5,6 +5,8 @@ import json
 import random
 
 import pytest
+from gateway_toys import post
+from gateway_toys import serving as endpoint_of
 from scripted_server import Answer, serving
 
 from corerl.contracts.agents import AgentResult
@@ -109,6 +111,23 @@ def test_a_client_that_changes_no_text_continues(change):
     rollouts, _, script = play(agent, calls("add"), said("4"))
     assert rollouts.episodes[0].branches == []
     assert bodies(script)[1]["messages"][1]["reasoning_content"] == "I add."
+
+
+def test_an_agent_may_ask_over_http_too():
+    async def agent(model):
+        async with endpoint_of(model) as (_, [address]):
+            body = {"model": "any", "messages": CHAT, "tools": TOOLS}
+            first = (await post(address, "/chat/completions", body))["choices"][0]
+            of_tool = {"role": "tool", "tool_call_id": "idadd", "content": "4"}
+            more = {**body, "messages": [*CHAT, first["message"], of_tool]}
+            await post(address, "/chat/completions", more)
+            error = await post(address, "/chat/completions", {**more, "logprobs": True}, 400)
+            assert "the server of the model shows none" in error["error"]["message"]
+            assert (first["finish_reason"], first["message"]["reasoning_content"]) == ("tool_calls", "I add.")
+
+    rollouts, model, _ = play(agent, calls("add"), said("4"))
+    assert [node.parent and node.parent.number for node in model.nodes] == [None, 0, 0]
+    assert rollouts.responses == ["\n4"]
 
 
 def test_an_edited_history_is_a_branch():
