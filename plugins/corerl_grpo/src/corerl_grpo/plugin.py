@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
     from corerl.contracts.kl_types import KLType
     from corerl.contracts.policy_losses import PolicyLoss
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.scorers import Scorer
 
 CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose ratio was clipped")
 WEIGHT_CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose importance weight was clipped, or capped")
@@ -33,6 +35,12 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.dr_grpo:dr_grpo",
         needs={"groups"},
         summary="score minus the group's mean (Dr. GRPO, 2503.20783)",
+    )
+    register(
+        "grpo_batch_std",
+        f"{package}.grpo_batch_std:grpo_batch_std",
+        needs={"groups"},
+        summary="score minus the group's mean, over the batch's deviation (ScaleRL, 2510.13786)",
     )
     register(
         "grpo_passk",
@@ -98,6 +106,26 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         needs={"groups", "sum_pi_squared"},
         summary="return minus, at each token, the group's mean return weighted by gradient energy (2602.07078)",
     )
+    register(
+        "tpo",
+        f"{package}.tpo:tpo",
+        options=f"{package}.options:TpoOptions",
+        needs={"groups"},
+        summary="target minus old probability of a response within its group (Target Policy Optimization, 2604.06159)",
+    )
+    register(
+        "a2po",
+        f"{package}.a2po:a2po",
+        options=f"{package}.options:A2poOptions",
+        summary="score minus the optimal value of the prompt under the reference (A*-PO, 2505.20686)",
+    )
+    register(
+        "a2po_group",
+        f"{package}.a2po_group:a2po_group",
+        options=f"{package}.options:A2poGroupOptions",
+        needs={"groups"},
+        summary="score minus the log-mean-exp of the group's scores (after A*-PO, 2505.20686)",
+    )
 
 
 @hookimpl
@@ -116,6 +144,20 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:GspoOptions",
         metrics=(Metric("actor/pg_clipfrac", "share", "trained tokens in clipped responses"),),
         summary="PPO clip on the ratio of the whole sequence (GSPO, 2507.18071)",
+    )
+    register(
+        "luspo",
+        f"{package}.luspo:luspo",
+        options=f"{package}.options:LuspoOptions",
+        metrics=(Metric("actor/pg_clipfrac", "share", "trained tokens in clipped responses"),),
+        summary="PPO clip on the ratio of the whole sequence, for a loss that grows with length (LUSPO, 2602.05261)",
+    )
+    register(
+        "vespo",
+        f"{package}.vespo:vespo",
+        options=f"{package}.options:VespoOptions",
+        metrics=(Metric("actor/vespo_weight", "", "mean of phi: 1 on-policy, 0 without gradient"),),
+        summary="policy gradient with a smooth weight of the whole sequence's ratio (VESPO, 2602.10693)",
     )
     register(
         "gmpo",
@@ -201,6 +243,32 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         needs={"ref"},
         metrics=(Metric("actor/teacher_kl", "nats", "mean of log pi_old - log pi_ref: the reverse KL to the teacher"),),
         summary="on-policy distillation from the reference model (GKD, 2306.13649)",
+    )
+    register(
+        "a2po",
+        f"{package}.a2po:a2po",
+        options=f"{package}.options:A2poOptions",
+        needs={"ref"},
+        metrics=(Metric("actor/implicit_reward", "", "mean of beta R: the log-ratio of the response to the reference"),),
+        summary="squared distance of the response's log-ratio from its optimal advantage (A*-PO, 2505.20686)",
+    )
+
+
+@hookimpl
+def register_presets(register: "Register[Preset]") -> None:
+    register(
+        "scalerl",
+        "corerl_grpo.presets:scalerl",
+        summary="CISPO, mean over prompts, the batch's deviation, prompts without spread dropped (ScaleRL, 2510.13786)",
+    )
+
+
+@hookimpl
+def register_scorers(register: "Register[Scorer]") -> None:
+    register(
+        "optimal_value",
+        "corerl_grpo.optimal_value:optimal_value",
+        summary="extra_info's optimal_value, a part of the score for the advantage estimator a2po (2505.20686)",
     )
 
 

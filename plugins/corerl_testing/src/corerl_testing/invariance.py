@@ -117,7 +117,7 @@ def setting(
     random = generator(seed)
     policy = TinyPolicy(dtype, seed)
     batch = _batch(rows, random)
-    batch.loss_weights = loss_weights(batch.response_mask, aggregation, 9)
+    batch.loss_weights = loss_weights(batch.response_mask, aggregation, 9, group_ids=batch.group_ids)
     mask = batch.response_mask
     with torch.no_grad():
         log_probs = policy(batch).log_probs

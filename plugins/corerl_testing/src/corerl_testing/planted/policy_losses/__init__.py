@@ -60,7 +60,7 @@ FAULTS = [
             f"cut into 2 micro-batches, with {mode.replace('_', '-')} in float32",
             name=f"{mode}_of_the_micro_batch_mean",
         )
-        for mode in ("token_sum", "seq_mean_token_sum", "seq_mean_token_mean")
+        for mode in ("token_sum", "prompt_mean", "seq_mean_token_sum", "seq_mean_token_mean")
     ),
     _fault(
         losses.centred_in_the_micro_batch,
