@@ -261,6 +261,14 @@ FAULTS = [
         losses.towards_a_teacher,
         needs={"ref"},
     ),
+    _fault(
+        losses.near_the_old_policy,
+        "a penalty remains without an advantage",
+        "zero_at_zero_advantage",
+        "a row whose advantages are all 0 has a",
+        name="a_penalty_without_an_advantage",
+        zero_at_zero_advantage=True,
+    ),
     _selector(
         losses.own_randomness,
         "tokens are drawn by randomness of its own",
