@@ -63,8 +63,8 @@ class Updates:
         if self._skips or drops:
             metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(experience.lengths.sum()))
         if not experience.response_mask.any():
-            reason = "different scores for one prompt" if step.experience.response_mask.any() else "a score"
-            say(f"step {step.number}: no response has {reason}; the weights are not updated")
+            reason = "no prompt has an advantage" if step.experience.response_mask.any() else "no response has a score"
+            say(f"step {step.number}: {reason}; the weights are not updated")
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics

@@ -149,6 +149,7 @@ def test_scalerl_is_a_config_and_sets_nothing_that_depends_on_the_task():
     assert parts.adv_estimator.entry.name == "grpo_batch_std"
     assert (parts.policy_loss.options.clip_ratio_low, parts.policy_loss.options.clip_ratio_high) == (1.0, 4.0)
     assert (config.actor.loss_agg_mode, config.actor.zero_advantage) == ("prompt-mean", "drop")
+    assert config.algorithm.rollout_correction.bypass_mode and not config.algorithm.rollout_correction.acts
     assert (config.trainer.max_staleness, parts.kl_loss, parts.kl_penalty) == (8, None, None)
     values = REGISTRIES.presets.get("scalerl").load()()
     assert "optim" not in values["actor"] and not {"model", "data", "rollout"} & set(values)
