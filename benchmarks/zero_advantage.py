@@ -24,7 +24,11 @@ from corerl_grpo.losses.vanilla import vanilla
 
 GROUPS, N, PROMPT, RESPONSE, REPEATS = 8, 8, 32, 96, 3
 CONFIG = Qwen2Config(
-    vocab_size=256, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=4,
+    vocab_size=256,
+    hidden_size=256,
+    intermediate_size=1024,
+    num_hidden_layers=4,
+    num_attention_heads=4,
     num_key_value_heads=4,
 )
 

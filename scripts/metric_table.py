@@ -26,7 +26,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/entropy_loss", "nats", "entropy bonus before its coefficient; with `actor.entropy_coeff`"),
         Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
         Metric("actor/lr", "", "learning rate, mean over the step's updates"),
-        Metric("actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"),
+        Metric(
+            "actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"
+        ),
         Metric("actor/skipped_updates", "share", "updates skipped because of a NaN or infinite loss or gradient"),
         Metric(
             "actor/reward_kl_penalty",

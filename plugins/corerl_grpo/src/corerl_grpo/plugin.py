@@ -297,7 +297,9 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         f"{package}.a2po:a2po",
         options=f"{package}.options:A2poOptions",
         needs={"ref"},
-        metrics=(Metric("actor/implicit_reward", "", "mean of beta R: the log-ratio of the response to the reference"),),
+        metrics=(
+            Metric("actor/implicit_reward", "", "mean of beta R, the log-ratio of the response to the reference"),
+        ),
         claims=Claims("surrogate", factor=""),
         summary="squared distance of the response's log-ratio from its optimal advantage (A*-PO, 2505.20686)",
     )

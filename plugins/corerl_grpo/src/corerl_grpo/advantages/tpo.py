@@ -1,7 +1,7 @@
 """TPO: the distance of the old policy from a target distribution over the responses of a group.
 
-With l_i = sum_t log pi_old,t of response i of a group of n, s_i its score, mu and sigma mean and population deviation of
-the group's scores, and softmax over the group::
+With l_i = sum_t log pi_old,t of response i of a group of n, s_i its score, mu and sigma mean and population deviation
+of the group's scores, and softmax over the group::
 
     u_i = (s_i - mu) / sigma                    0 where sigma is 0
     p = softmax(l)
@@ -10,12 +10,12 @@ the group's scores, and softmax over the group::
 
 The paper's loss is the cross-entropy -sum_i q_i log p_i of the present policy's p, whose gradient is
 sum_i (p_i - q_i) grad log pi(y_i). With the policy loss ``gpg`` and the aggregation ``seq-mean-token-sum`` the terms
--A log pi have this gradient, as a mean over prompts, in the first update of a step; with ``cispo`` or ``reinforce`` later
-updates weigh the tokens by pi / pi_old. The paper computes p anew in each update of a batch, so it stops at p = q; this
-estimator does not. ``ppo_epochs: 1`` with ``ppo_mini_batch_size`` of the whole batch is the paper's on-policy setting.
+-A log pi have this gradient, as a mean over prompts, in the first update of a step. The paper computes p anew in each
+update of a batch, so it stops at p = q; this estimator keeps p. ``ppo_epochs: 1`` with a mini-batch of the whole batch
+is the paper's on-policy setting.
 
-Kaddour 2026, "Target Policy Optimization", arXiv 2604.06159, equations 1 to 3 and appendix A. The p of responses of many
-tokens is nearly 1 for the likeliest: there q - p is small for all others, as in the paper.
+Kaddour 2026, "Target Policy Optimization", arXiv 2604.06159, equations 1 to 3 and appendix A. The p of a group of long
+responses is nearly 1 for the likeliest one: q - p is small for all others, as in the paper.
 
 A group with one scored response is its own target: its advantage is 0.
 """
@@ -43,7 +43,7 @@ def tpo(inputs: AdvantageInputs, options: TpoOptions) -> Advantages:
 
 def _standardised(group: GroupScores) -> torch.Tensor:
     """(B,) float64, in population deviations of the group."""
-    population = (group.std.double() * ((group.count - 1).clamp(min=0) / group.count.clamp(min=1)).double().sqrt())
+    population = group.std.double() * ((group.count - 1).clamp(min=0) / group.count.clamp(min=1)).double().sqrt()
     return torch.where(population > 0, (group.scores - group.mean).double() / population, 0.0)
 
 
