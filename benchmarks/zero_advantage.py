@@ -22,12 +22,12 @@ from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
 
-GROUPS, N, PROMPT, RESPONSE, REPEATS = 8, 8, 32, 96, 3
+GROUPS, N, PROMPT, RESPONSE, REPEATS = 8, 8, 32, 64, 3
 CONFIG = Qwen2Config(
     vocab_size=256,
-    hidden_size=256,
-    intermediate_size=1024,
-    num_hidden_layers=4,
+    hidden_size=128,
+    intermediate_size=512,
+    num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=4,
 )
