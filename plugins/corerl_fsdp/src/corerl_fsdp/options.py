@@ -17,6 +17,11 @@ class TorchOptions:
     """Options of strategy ``torch``, beyond those of every strategy."""
 
     use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; without computing padding")
+    share_prefixes: bool | None = option(
+        None,
+        "of the packed rows of a micro-batch, compute common prefixes once, such as a group's prompt; null: if the model "
+        "and its attention can, and no ranks share rows",
+    )
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )
