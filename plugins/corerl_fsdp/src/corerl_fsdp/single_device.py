@@ -144,9 +144,7 @@ class SingleDeviceStrategy:
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """The rows of each micro-batch."""
         packed = self.options.use_remove_padding
-        return micro_batches(
-            batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch)
-        )
+        return micro_batches(batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch))
 
     def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         with self._autocast():

@@ -137,8 +137,9 @@ def packed_attention(
 
 
 def _gathered(states: Tensor, index: Tensor) -> Tensor:
-    """(1, heads, keys, size) of (1, heads, tokens, size); a token's gradients are summed in float32."""
-    chosen = states.transpose(1, 2).float().index_select(1, index)
+    """(1, heads, keys, size) of (1, heads, tokens, size); a token's gradients are summed in float32 at least."""
+    exact = states.to(torch.promote_types(states.dtype, torch.float32))
+    chosen = exact.transpose(1, 2).index_select(1, index)
     return chosen.to(states.dtype).transpose(1, 2)
 
 
@@ -158,7 +159,9 @@ def _by_kernel(
     else:
         key, value = _every_head(query, key, value)
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
-    result: Tensor = varlen_attn(query, key, value, rows.queries, rows.keys, rows.longest, rows.longest_keys, **options).unsqueeze(0)
+    result: Tensor = varlen_attn(
+        query, key, value, rows.queries, rows.keys, rows.longest, rows.longest_keys, **options
+    ).unsqueeze(0)
     return result
 
 
