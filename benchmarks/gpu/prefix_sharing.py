@@ -31,7 +31,6 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_testing.published_shapes import SHAPES, published_config
 from corerl_torch import layout, packed_attention, tries
 from corerl_torch.layout import Layout
-from corerl_torch.packed_attention import Rows
 
 LAYOUTS: dict[bool, Callable[[Experience], Layout]] = {False: layout.packed, True: tries.shared_prefixes}
 
@@ -160,7 +159,7 @@ def _measure(
     found = {}
     for share, measured in runs.items():
         _use(strategy, share)
-        medians = {name: statistics.median(column) for name, column in zip(Run._fields, zip(*measured), strict=True)}
+        medians = {name: statistics.median(getattr(run, name) for run in measured) for name in Run._fields}
         rest = {"first": firsts[share], "tokens": tokens[share], "micro_batches": len(strategy._cuts(batch))}
         found[share] = {**medians, **rest}
     return found
@@ -187,9 +186,8 @@ def _attention_errors() -> dict[str, float]:
     responses = [torch.randint(99, (length,), generator=generator).tolist() for length in range(40, 400, 30)]
     batch = collate([prompts[row % 3] for row in range(12)], responses, [row % 3 for row in range(12)]).to("cuda")
     found = {}
-    for share, (name, make) in zip(
-        LAYOUTS, (("packed", layout.packed), ("shared", tries.shared_prefixes)), strict=True
-    ):
+    for share, make in LAYOUTS.items():
+        name = "shared" if share else "packed"
         inputs = make(batch).inputs
         tokens = inputs["input_ids"].shape[1]
         states = [torch.randn(1, heads, tokens, 128, generator=generator) for heads in (12, 2, 2)]

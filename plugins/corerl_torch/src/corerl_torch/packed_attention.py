@@ -159,9 +159,8 @@ def _by_kernel(
     else:
         key, value = _every_head(query, key, value)
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
-    result: Tensor = varlen_attn(
-        query, key, value, rows.queries, rows.keys, rows.longest, rows.longest_keys, **options
-    ).unsqueeze(0)
+    bounds = (rows.queries, rows.keys, rows.longest, rows.longest_keys)
+    result: Tensor = varlen_attn(query, key, value, *bounds, **options).unsqueeze(0)
     return result
 
 

@@ -1,8 +1,7 @@
 """Prefix sharing: packed rows as a trie of tokens, whose common prefixes are computed once.
 
-In lexicographic order a row has its longest common prefix with any earlier row in common with the row before it. So each
-row adds the tokens behind this prefix, and its attention reads the keys of its whole path: the tokens of earlier rows,
-then its own.
+In lexicographic order, no earlier row has a longer prefix in common with a row than the row before it. So each row adds
+the tokens behind this prefix. Its attention reads the keys of its whole path: tokens of earlier rows, then its own.
 """
 
 import itertools
@@ -56,7 +55,7 @@ class Trie(NamedTuple):
     def parts(self, max_tokens: int) -> list[tuple[int, int]]:
         """Ranges of ``order`` of at most so many tokens, or of one row.
 
-        A subtree that fits is not divided. Of one that does not fit, neighbouring branches stay together while they fit.
+        A subtree that fits is not divided. Neighbouring branches of a larger one stay together while they fit.
         """
         sizes = self._sizes()
         found, left = [], [(0, len(self.order))] if self.order else []
