@@ -107,7 +107,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "perf/mfu/actor",
             "share",
             "floating-point operations of the policy's update over the peak of its devices by their datasheets; "
-            "only for GPUs with a known peak",
+            "a prefix that rows share counts for each of them; only for GPUs with a known peak",
         ),
         Metric(
             "perf/max_memory_{allocated,reserved}_gb",
