@@ -177,12 +177,7 @@ def padded(batch: Experience, columns: int) -> Experience:
     """The batch with more columns of padding behind prompts and responses."""
     if not columns:
         return batch
-    changes = {
-        field.name: torch.nn.functional.pad(getattr(batch, field.name), (0, columns))
-        for field in dataclasses.fields(batch)
-        if isinstance(getattr(batch, field.name), Tensor) and getattr(batch, field.name).dim() == 2
-    }
-    return dataclasses.replace(batch, **changes)
+    return batch.map(lambda _, tensor: torch.nn.functional.pad(tensor, (0, columns)) if tensor.dim() == 2 else tensor)
 
 
 def cuts(batch: Experience) -> dict[str, list[Tensor]]:
