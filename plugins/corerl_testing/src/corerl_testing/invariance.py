@@ -4,7 +4,6 @@ A tiny policy runs through the core's :class:`PolicyObjective` and :func:`loss_w
 a loss that normalises over the given rows instead of leaving the aggregation to CoreRL.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
