@@ -247,8 +247,8 @@ def _batch_unchanged(selected: Factory) -> None:
     strategy = build(selected)
     strategy.forward(experience, {"log_probs"})
     step(strategy, experience)
-    for name, tensor in vars(batch()).items():
-        if tensor is not None and not torch.equal(tensor, vars(experience)[name]):
+    for name, tensor in batch().tensors().items():
+        if not torch.equal(tensor, experience.tensors()[name]):
             raise CheckFailed(f"forward() or update() changed the batch's {name}")
 
 
