@@ -13,6 +13,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import layout, packed_attention
+from corerl_torch.routers import Replay
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     TokenStatistics,
@@ -51,6 +52,7 @@ class TokenModel(torch.nn.Module):
         super().__init__()
         self.model = model
         self.head = spec.head
+        self.replay = Replay.of(model, spec)
         self.temperature = spec.temperature
         self.layout = layout.packed if use_remove_padding else layout.padded
         self.logits_chunk_size = logits_chunk_size
@@ -75,7 +77,9 @@ class TokenModel(torch.nn.Module):
         """
         whole = self.layout(batch)
         share = self.sequence.slice(whole) if self.sequence else None
-        inputs, positions, real = share.layout if share else whole
+        inputs, positions, real, tokens = share.layout if share else whole
+        if self.replay:
+            self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
         body = self.model.base_model(**inputs, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
         targets = layout.response_tokens(batch, real)

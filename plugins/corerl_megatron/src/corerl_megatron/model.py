@@ -89,7 +89,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         whole = _multiple(layout.packed(batch), self.ranks, self.config.sequence_parallel)
         sharing = self.ranks.tokens
         share = sharing.slice(whole) if sharing else None
-        inputs, positions, real = share.layout if share else whole
+        inputs, positions, real, tokens = share.layout if share else whole
         hidden = self.embedding(input_ids=inputs["input_ids"], position_ids=None) if self.pre_process else None
         hidden = self.decoder(hidden, None, packed_seq_params=self._rows(inputs, sharing))
         if not self.post_process:
@@ -266,4 +266,5 @@ def _multiple(whole: layout.Layout, ranks: Layout, sequence_parallel: bool) -> l
     end = inputs["input_ids"].shape[1]
     inputs["cu_seq_lens_q"] = nn.functional.pad(inputs["cu_seq_lens_q"], (0, 1), value=end)
     inputs["max_length_q"] = max(inputs["max_length_q"], missing)
-    return layout.Layout(inputs, whole.positions, whole.real)
+    tokens = nn.functional.pad(whole.tokens, (0, missing), value=-1)
+    return layout.Layout(inputs, whole.positions, whole.real, tokens)

@@ -98,6 +98,10 @@ class RankJobs(ABC):
         rest = {"grad_clip": job.get("grad_clip", 1e6), "head": job.get("head", "lm"), "seed": job.get("seed", 0)}
         return dataclasses.replace(spec, temperature=0.7, **rest)
 
+    def rows(self, job: Job) -> Experience:
+        """The rows of :meth:`agree`."""
+        return rank_batch(rows=job.get("rows", 7))
+
     def build(self, job: Job) -> None:
         """Build it."""
         self.strategy(job)
@@ -109,7 +113,7 @@ class RankJobs(ABC):
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
-        experience = share(rank_batch(rows=job.get("rows", 7)), strategy)
+        experience = share(self.rows(job), strategy)
         if job.get("warm"):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}
