@@ -11,7 +11,7 @@ from rank_jobs import chosen_experts
 
 from corerl.contracts.agents import AgentResult
 from corerl.contracts.config import ModelConfig, OptimConfig, RolloutConfig
-from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.data.prompts import Prompt
@@ -117,7 +117,7 @@ def test_log_probs_are_those_of_the_engine(folder, packed, seed):
 
 
 def by_hand(folder, batch, choices, disturbed=True):
-    """The strategy, with routers that a test has written: their softmax over given experts, (rows, tokens, layers, k)."""
+    """The strategy, with routers that a test has written: a softmax over given (rows, tokens, layers, k) experts."""
     true = strategy(folder, cut=MicroBatching(max_sequences=100))
     if disturbed:
         disturb(true.model)

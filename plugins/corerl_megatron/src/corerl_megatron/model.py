@@ -27,6 +27,7 @@ from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
+from corerl_megatron.router_replay import StageReplay
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
 from corerl_torch import layout
 from corerl_torch.sequence_parallel import SequenceGroup
@@ -73,6 +74,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         )
         self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
         self.ranks, self.rotary = ranks, rotary
+        self.replay = StageReplay.of(self, spec, ranks)
         if self.post_process:
             own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
             starts = [min(rank * own, vocabulary) for rank in range(ranks.tensor.size + 1)]
@@ -91,7 +93,10 @@ class Stage(GPTModel):  # type: ignore[misc]
         share = sharing.slice(whole) if sharing else None
         inputs, positions, real, tokens = share.layout if share else whole
         hidden = self.embedding(input_ids=inputs["input_ids"], position_ids=None) if self.pre_process else None
-        hidden = self.decoder(hidden, None, packed_seq_params=self._rows(inputs, sharing))
+        rows = self._rows(inputs, sharing)
+        if self.replay:
+            rows.begin = self.replay.beginning(self.replay.choices(batch, tokens))
+        hidden = self.decoder(hidden, None, packed_seq_params=rows)
         if not self.post_process:
             passed_on: Tensor = hidden
             return passed_on

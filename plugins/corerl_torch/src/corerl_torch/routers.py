@@ -1,8 +1,8 @@
 """Routers of a transformers mixture of experts: their choices are recorded, and replayed (R3).
 
-A router chooses the top experts of each token and weighs them. A replay replaces the choice alone: the weights come from
-the router's own scores at the replayed experts, by the router's own code, and gradients flow through them (Ma et al.
-2025, "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", arXiv 2510.11370, section 4).
+A router chooses the top experts of each token and weighs them. A replay replaces the choice alone: the weights come
+from the router's own scores at the replayed experts, by the router's own code, and gradients flow through them (Ma et
+al. 2025, "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", arXiv 2510.11370).
 
 One way serves all families: transformers names the class of a model's routers as the recorder of ``router_logits``, and
 their code calls ``topk`` on (tokens, experts) scores. This call is intercepted while a router runs.
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from transformers import PreTrainedModel
 
 from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.training_strategies import StrategySpec
@@ -53,6 +52,25 @@ class Choices(NamedTuple):
         starts = counts.cumsum(0) - counts
         known = (counts[tokens] > 0) & (tokens >= 0)
         return cls(column.values[torch.where(known, starts[tokens], 0)], known)
+
+
+def check_choices(choices: Choices, layers: int, top_k: int, experts: int) -> None:
+    """
+    Raises:
+        RunError: these are no choices of a model with such routers.
+    """
+    shape = tuple(choices.experts.shape[1:])
+    if shape != (layers, top_k):
+        raise RunError(
+            f"column '{COLUMN}' has {' × '.join(map(str, shape))} experts of each token, and the trained model has "
+            f"{layers} layers with experts × {top_k}: another model recorded it"
+        )
+    smallest, largest = (int(each) for each in choices.experts.aminmax()) if choices.experts.numel() else (0, 0)
+    if not 0 <= smallest <= largest < experts:
+        raise RunError(
+            f"column '{COLUMN}' names expert {smallest if smallest < 0 else largest}, and a layer of the trained model "
+            f"has {experts}: another model recorded it"
+        )
 
 
 class Routers:
@@ -107,22 +125,9 @@ class Routers:
             RunError: these are no choices of such a model.
         """
         if choices is not None:
-            self._check(choices)
+            check_choices(choices, len(self.layers), self.top_k, self.experts)
             self._install()
         self._replayed = choices
-
-    def _check(self, choices: Choices) -> None:
-        shape, own = tuple(choices.experts.shape[1:]), (len(self.layers), self.top_k)
-        if shape != own:
-            raise RunError(
-                f"column '{COLUMN}' has {' × '.join(map(str, shape))} experts of each token, and the trained model has "
-                f"{own[0]} layers with experts × {own[1]}: another model recorded it"
-            )
-        if choices.experts.numel() and not 0 <= int(choices.experts.min()) <= int(choices.experts.max()) < self.experts:
-            raise RunError(
-                f"column '{COLUMN}' names expert {int(choices.experts.max())}, and a layer of the trained model has "
-                f"{self.experts}: another model recorded it"
-            )
 
     def _install(self) -> None:
         if self._installed:
@@ -220,8 +225,7 @@ def _routers(model: Any) -> dict[str, Any]:
     """Name -> module of the class that transformers names as the recorder of the routers' logits."""
     classes = set()
     for module in model.modules():
-        recorders = getattr(module, "_can_record_outputs", None) or {} if isinstance(module, PreTrainedModel) else {}
-        of_routers = recorders.get(RECORDED, ())
+        of_routers = (getattr(module, "_can_record_outputs", None) or {}).get(RECORDED, ())
         for each in of_routers if isinstance(of_routers, list | tuple) else (of_routers,):
             classes.add(getattr(each, "target_class", each))
     return {name: module for name, module in model.named_modules() if type(module) in classes}
