@@ -23,7 +23,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError, RunError
 
 COLUMN = "experts"
-"""name of the column of tokens: (N, layers with experts, top_k) uint8 or int16, one value of each token that was read"""
+"""name of the column: (N, layers with experts, top_k) uint8 or int16, one value of each token that was read"""
 
 RECORDED = "router_logits"
 
@@ -98,14 +98,23 @@ class Routers:
         chooses = all(_chooses(each, config.hidden_size, self.experts, self.top_k) for each in modules.values())
         if not (modules and all(numbers) and chooses):
             raise ModelError(
-                f"model.path: the routers of {kind} do not choose their experts by one top-k, so the choice can be neither "
-                f"recorded nor replayed: remove '{COLUMN}' from rollout.record"
+                f"model.path: the routers of {kind} do not choose their experts by one top-k, so the choice can be "
+                f"neither recorded nor replayed: remove '{COLUMN}' from rollout.record"
             )
         self.layers = tuple(int(number[1]) for number in numbers if number)
         self._modules = list(modules.values())
         self._replayed: Choices | None = None
         self._recorded: list[Tensor] | None = None
         self._installed = False
+
+    @property
+    def bytes(self) -> int:
+        """Of the choices of one token."""
+        return len(self.layers) * self.top_k * self._dtype.itemsize
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.uint8 if self.experts <= SMALL else torch.int16
 
     def record(self) -> None:
         """From now on :meth:`taken` has the choices."""
@@ -116,7 +125,7 @@ class Routers:
         """(tokens, layers, top_k) uint8 or int16, the choices of the last forward pass, which are forgotten here."""
         assert self._recorded is not None
         taken, self._recorded = self._recorded[-len(self.layers) :], []  # a pass before may have failed
-        return torch.stack(taken, dim=1).to(torch.uint8 if self.experts <= SMALL else torch.int16)
+        return torch.stack(taken, dim=1).to(self._dtype)
 
     def replay(self, choices: Choices | None) -> None:
         """The choices of the next forward pass, and of its repetition in the backward pass; None: the routers choose.
