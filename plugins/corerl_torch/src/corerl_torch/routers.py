@@ -168,7 +168,7 @@ class Replay:
     def __init__(self, model: Any) -> None:
         self._error: ModelError | None = None
         try:
-            self._routers = Routers(model)
+            self.routers = Routers(model)
         except ModelError as error:
             self._error = error
 
@@ -190,11 +190,11 @@ class Replay:
         column = columns.get(COLUMN)
         if column is None or not len(column.values):
             if self._error is None:
-                self._routers.replay(None)
+                self.routers.replay(None)
             return
         if self._error is not None:
             raise self._error
-        self._routers.replay(Choices.of(column, tokens, width))
+        self.routers.replay(Choices.of(column, tokens, width))
 
 
 class _Intercepted:
