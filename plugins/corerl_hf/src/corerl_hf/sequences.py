@@ -105,7 +105,8 @@ class Sequences:
             chunk = slice(start, end)
             logits = _forward(self._model, cache, ids[:, chunk], positions[:, chunk].clamp(min=0), mask)
             if self._routers:
-                experts.append(self._routers.taken().unflatten(0, (len(prompts), end - start)))
+                taken = self._routers.taken()
+                experts.append(taken.view(len(prompts), end - start, *taken.shape[1:]))
         if experts:
             whole = torch.cat(experts, dim=1)
             self.prompt_experts += [row[-len(prompt) :] for row, prompt in zip(whole, prompts, strict=True)]

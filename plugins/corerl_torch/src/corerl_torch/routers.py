@@ -155,7 +155,7 @@ class Routers:
         if len(experts) != len(scores):
             raise RunError(f"column '{COLUMN}' has experts of {len(experts)} tokens, and a router has {len(scores)}")
         indices = torch.where(known[:, None], experts[:, number].long(), top.indices)
-        return torch.return_types.topk((scores.gather(1, indices), indices))  # type: ignore[attr-defined]
+        return torch.return_types.topk((scores.gather(1, indices), indices))
 
 
 class Replay:
