@@ -11,6 +11,7 @@ from rank_jobs import chosen_experts
 
 from corerl.contracts.agents import AgentResult
 from corerl.contracts.config import ModelConfig, OptimConfig, RolloutConfig
+from corerl.contracts.experience import collate
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
@@ -254,3 +255,25 @@ def test_a_dense_model_cannot_replay(tmp_path):
 def test_experts_travel_as_bytes(folder):
     values = generated(folder).columns["experts"].values
     assert values.dtype == torch.uint8 and values.shape[1:] == (2, 2) and np.prod(values.shape[1:]) == 4
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_shared_prefixes_are_those_with_the_same_experts(folder, same):
+    """A group's prompt, whose experts were recorded once, or by each request with a difference at its third token."""
+    prompt = [5, 6, 7, 8, 9, 10]
+    batch = collate([prompt] * 3, [[11, 12], [13], [14, 15, 16]], [0, 0, 0])
+    column = chosen_experts(batch, *SHAPE)
+    width = column.counts[:, :5].sum(dim=1).unique().item()
+    starts = (column.counts.sum(dim=1).cumsum(0) - column.counts.sum(dim=1)).tolist()
+    for start in starts[1:]:
+        column.values[start : start + width] = column.values[:width]
+        column.values[start + 2] = column.values[2] if same else (column.values[2] + start) % 8
+    batch.columns["experts"] = column
+    given, true = (
+        strategy(folder, use_remove_padding=True, share_prefixes=shares, cut=MicroBatching(max_sequences=3))
+        for shares in (True, False)
+    )
+    assert given.token_model.trie(batch).tokens() == sum(batch.lengths - 1) - 2 * (5 if same else 2)
+    torch.testing.assert_close(
+        given.forward(batch, LOG_PROBS).log_probs, true.forward(batch, LOG_PROBS).log_probs, rtol=0, atol=1e-5
+    )
