@@ -12,7 +12,7 @@ def draw(numbers, probs=PROBS, **params):
     """The tokens that ``numbers`` in [0, 1) lead to, and their reported probabilities."""
     sampler = Sampler(SamplingArrays.of([SamplingParams(max_tokens=1, **params)] * len(numbers)), torch.device("cpu"))
     logits = torch.tensor([probs] * len(numbers)).log()
-    tokens, reported = sampler(logits, torch.tensor(numbers, dtype=torch.float64))
+    tokens, reported, _ = sampler(logits, torch.tensor(numbers, dtype=torch.float64))
     return tokens.tolist(), reported.tolist()
 
 
@@ -70,7 +70,7 @@ def test_rows_of_one_batch_are_sampled_each_in_its_own_way():
     ]
     sampler = Sampler(SamplingArrays.of(params), torch.device("cpu"))
     last = torch.full((6,), 1 - 2**-53, dtype=torch.float64)
-    tokens, probs = sampler(torch.tensor([PROBS] * 6).log(), last)
+    tokens, probs, _ = sampler(torch.tensor([PROBS] * 6).log(), last)
     assert tokens.tolist() == [3, 1, 3, 1, 1, 1]
     assert probs.tolist() == pytest.approx([0.15, 0.5, 0.0225 / 0.365, 0.5, 0.5, 0.5])
 

@@ -16,6 +16,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "corerl_megatron.strategy:MegatronStrategy",
         options="corerl_megatron.options:MegatronOptions",
         distributed=True,
+        replays=("kept_tokens",),
         read_checkpoint="corerl_megatron.reading:read",
         summary="tensor, pipeline, context and expert parallel (megatron-core); AdamW",
     )
