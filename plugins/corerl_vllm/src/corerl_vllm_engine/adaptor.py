@@ -10,7 +10,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from corerl_vllm_engine import cores
+from corerl_vllm_engine import cores, recording
 from corerl_vllm_engine.replicas import Replicas
 from corerl_vllm_engine.scheduler import PREEMPTED
 
@@ -41,8 +41,9 @@ def _engine(config: Any) -> Any:
 
 
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
-    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare")
-    return VllmEngine(engine, settings["sleep_level"], devices)
+    record, top = settings["record"], settings["top_log_probs"]
+    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=(record,))
+    return VllmEngine(engine, settings["sleep_level"], devices, record, top)
 
 
 class VllmEngine:
@@ -50,8 +51,10 @@ class VllmEngine:
 
     dead = EngineDeadError
 
-    def __init__(self, engine: Any, sleep_level: int, devices: list[list[str]]) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Any, sleep_level: int, devices: list[list[str]], record: list[str], top_log_probs: int
+    ) -> None:
+        self._engine, self._record, self._top = engine, record, top_log_probs
         self._level = sleep_level
         self.vocabulary: int = engine.model_config.get_vocab_size()
         self.context: int = engine.model_config.max_model_len
@@ -92,13 +95,17 @@ class VllmEngine:
 
     async def generate(self, sample: Any) -> None:
         prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}
-        async for output in self._engine.generate(prompt, sampling_params(sample), sample.engine_id):
+        likely = recording.reported(sample.asked, self._record, self._top, self.vocabulary)
+        async for output in self._engine.generate(prompt, sampling_params(sample, likely), sample.engine_id):
             completion = output.outputs[0]
             log_probs = completion.logprobs
             chosen = [] if log_probs is None else [log_probs.logprobs[start] for start in log_probs.start_indices]
             sample.token_ids = list(completion.token_ids)[: len(chosen)]
             sample.log_probs = chosen[: len(sample.token_ids)]
             sample.finish_reason = completion.finish_reason or "abort"
+            if likely and log_probs is not None:
+                given = log_probs.token_ids, log_probs.logprobs, likely + 1, len(sample.token_ids)
+                sample.columns = recording.columns(*given, sample.asked, self._record, self._top)
 
     async def abort(self, engine_id: str) -> None:
         await self._engine.abort(engine_id)
@@ -154,18 +161,23 @@ def load_of(stats: Any, room: int) -> dict[str, float]:
     }
 
 
-def sampling_params(sample: Any) -> SamplingParams:
-    """vLLM's parameters; only ``stop_token_ids`` stop."""
+def sampling_params(sample: Any, likely: int) -> SamplingParams:
+    """vLLM's parameters; only ``stop_token_ids`` stop.
+
+    Args:
+        likely: number of most likely tokens that are reported at each position.
+    """
     asked = sample.asked
     return SamplingParams(
         max_tokens=asked["max_tokens"],
         temperature=asked["temperature"],
         top_p=asked["top_p"],
         top_k=asked["top_k"],
+        min_p=asked["min_p"],
         stop_token_ids=[] if asked["ignore_eos"] else asked["stop_token_ids"],
         ignore_eos=True,
         seed=sample.seed,
-        logprobs=0,
+        logprobs=likely,
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
