@@ -2,7 +2,7 @@
 
 import pytest
 
-from corerl_sglang_engine.requests import finish_reason
+from corerl_sglang_engine.requests import finish_reason, likeliest
 
 ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 
@@ -22,3 +22,10 @@ ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 )
 def test_a_response_that_ends_with_a_stop_token_was_stopped(asked: dict, tokens: list[int], given: str, reason: str):
     assert finish_reason(asked, tokens, given) == reason
+
+
+def test_the_most_likely_tokens_are_arrays_whatever_a_position_has():
+    reported = [[(-0.1, 7, None), (-2.5, 3, None)], [(-0.5, 4, None)], None, [(-1.0, 1, None)]]
+    token_ids, log_probs = likeliest(reported, 3, 2)
+    assert token_ids.tolist() == [[7, 3], [4, 0], [0, 0]]
+    assert log_probs.tolist() == [pytest.approx([-0.1, -2.5]), [-0.5, float("-inf")], [float("-inf")] * 2]

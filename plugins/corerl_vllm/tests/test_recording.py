@@ -2,45 +2,16 @@
 
 import asyncio
 
-import numpy as np
 import pytest
 import torch
 from vllm_engine import DEVICE, PROMPT, PYTHON, TOLERANCE, WITHOUT, one_more_engine
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
-from corerl.errors import ConfigError
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
-from corerl_vllm.backend import VllmBackend, engine_arguments
+from corerl_vllm.backend import VllmBackend
 from corerl_vllm.options import VllmOptions
 from corerl_vllm_engine.log_probs import without_ties
-from corerl_vllm_engine.recording import columns, reported
-
-SAMPLED = {"temperature": 1.0, "top_k": 3}
-
-
-def test_the_kept_set_are_the_reported_tokens_with_finite_log_probs():
-    ids = [7, 5, 7, 9, 5, 5, 7, 9]
-    log_probs = [-1.0, -0.5, -1.0, -np.inf, -0.1, -0.1, -2.0, -3.0]
-    found = columns(ids, log_probs, 4, 2, SAMPLED, ["kept_tokens", "top_log_probs"], 2)
-    assert [found[name][0].tolist() for name in ("kept_tokens", "top_tokens")] == [[5, 7, 5, 7, 9], [5, 7, 5, 7]]
-    assert found["top_log_probs"][0].tolist() == pytest.approx([-0.5, -1.0, -0.1, -2.0])
-    assert found["kept_tokens"][1].tolist() == [2, 3] and found["top_tokens"][1].tolist() == [2, 2]
-    aborted = columns(ids, log_probs, 4, 1, SAMPLED, ["kept_tokens"], 2)
-    assert aborted["kept_tokens"][0].tolist() == [5, 7] and aborted["kept_tokens"][1].tolist() == [2]
-
-
-def test_as_many_tokens_are_reported_as_the_columns_need():
-    for record, asked, expected in (
-        ([], SAMPLED, 0),
-        (["kept_tokens"], SAMPLED, 3),
-        (["kept_tokens"], {"temperature": 0.0, "top_k": 3}, 0),
-        (["kept_tokens"], {"temperature": 1.0, "top_k": -1}, 0),
-        (["kept_tokens", "top_log_probs"], SAMPLED, 8),
-        (["kept_tokens"], {"temperature": 1.0, "top_k": 10**6}, 50),
-    ):
-        assert reported(asked, record, 8, 50) == expected
-
 
 def test_equally_likely_tokens_are_no_more_than_the_top_k():
     logits = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, -torch.inf]])
@@ -48,16 +19,6 @@ def test_equally_likely_tokens_are_no_more_than_the_top_k():
     assert given.isfinite().sum(dim=1).tolist() == [2, 4, 1] and given[2, 0] == 2
     assert torch.equal(given[1], logits[1])
     assert without_ties(logits, None) is logits and without_ties(logits, torch.tensor([4, 9, 4])) is logits
-
-
-def test_kept_sets_without_a_limit_are_refused():
-    model, options = ModelConfig(path=str(tiny_model())), VllmOptions()
-    for limit in ({"top_p": 0.9}, {"min_p": 0.1}):
-        with pytest.raises(ConfigError, match=r"rollout.record: .*set rollout.top_k"):
-            engine_arguments(model, RolloutConfig(record=["kept_tokens"], **limit), options, "cpu")
-        engine_arguments(model, RolloutConfig(record=["kept_tokens"], top_k=30, **limit), options, "cpu")
-    recording = RolloutConfig(record=["kept_tokens", "top_log_probs"], top_k=90, top_log_probs=100)
-    assert engine_arguments(model, recording, options, "cpu")["max_logprobs"] == 100
 
 
 def kept_by(log_probs, top_k, top_p, min_p):

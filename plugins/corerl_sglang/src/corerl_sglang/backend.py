@@ -15,7 +15,7 @@ from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_argum
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_sglang.options import TESTED, SglangOptions
-from corerl_sglang_engine.requests import UNUSED_POSITIONS
+from corerl_sglang_engine.requests import KEEPS, UNUSED_POSITIONS
 
 KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
 
@@ -54,7 +54,8 @@ class SglangBackend(EngineBackend):
         if device != "cuda":
             raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or use hf or vllm")
         settings = {"engine_args": engine_arguments(model, rollout, options)}
-        environment = engine_environment(model, options)
+        keeps = {KEEPS: "1"} if "kept_tokens" in rollout.record else {}
+        environment = {**engine_environment(model, options), **keeps}
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
 
 

@@ -13,7 +13,7 @@ from corerl.models import compute_dtype
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
-from corerl_vllm.options import TESTED, VllmOptions, check_record
+from corerl_vllm.options import TESTED, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
 
@@ -58,8 +58,6 @@ class VllmBackend(EngineBackend):
             "engine_args": engine_arguments(model, rollout, options, device),
             "sleep_level": options.sleep_level if device == "cuda" else 0,
             "replicas": options.engines,
-            "record": list(rollout.record),
-            "top_log_probs": rollout.top_log_probs,
             "preloaded": PRELOADED if device == "cuda" else (),
         }
         environment = engine_environment(model, options, device)
@@ -73,7 +71,6 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         ConfigError: ``engine_args`` sets an argument that has a key of its own.
     """
     check_engine_args(options, OURS)
-    check_record(rollout)
     dummy = "dummy" in (model.load_format, options.load_format)
     arguments: dict[str, Any] = {
         "model": model_arguments(model)[0],

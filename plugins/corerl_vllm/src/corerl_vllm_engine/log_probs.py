@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 
-def prepare(sampler: Any, record: "list[str]") -> None:
+def prepare(sampler: Any, keeps: bool) -> None:
     """Change a sampler of vLLM's first or second model runner.
 
     Args:
-        record: the columns of ``rollout.record``.
+        keeps: the kept tokens are recorded.
 
     Raises:
         RuntimeError: the sampler has another structure.
     """
     first, second = hasattr(sampler, "topk_topp_sampler"), hasattr(sampler, "apply_sampling_params")
-    if "kept_tokens" in record:
+    if keeps:
         if first:
             _keep_few(sampler.topk_topp_sampler, "forward", logits=0, top_k=2)
         elif second and hasattr(sampler, "_sample_random"):

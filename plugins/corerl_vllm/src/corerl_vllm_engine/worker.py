@@ -22,14 +22,14 @@ class Worker:
     vllm_config: Any
     device: Any
 
-    def corerl_prepare(self, record: list[str]) -> list[str]:
+    def corerl_prepare(self, keeps: bool) -> list[str]:
         """Prepare the worker once, after the start; returns the CUDA devices that this worker sees.
 
         Args:
-            record: the columns of ``rollout.record``.
+            keeps: the kept tokens are recorded.
         """
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
-            log_probs.prepare(sampler, record)
+            log_probs.prepare(sampler, keeps)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
         devices: list[str] = weights.visible_devices()
         return devices
