@@ -64,6 +64,7 @@ CASES += [
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "param_offload": True, "optimizer_offload": True}),
 ]
+CASES += [case(kept=True), case(kept=True, packed=False), *(shared(2, size=size, kept=True) for size in (2, 4))]
 CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]
 
 if os.environ.get("CORERL_EVERY_COMBINATION") == "1":

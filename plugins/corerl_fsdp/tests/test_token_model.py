@@ -33,8 +33,9 @@ def outputs_and_gradient(model, batch, wanted=EVERYTHING):
 
 @pytest.mark.parametrize("use_remove_padding", [False, True])
 @pytest.mark.parametrize("chunk", [1, 7, 40, 41, 100])
-def test_chunks_and_packing_change_nothing(model_dir, use_remove_padding, chunk):
-    batch = rank_batch()
+@pytest.mark.parametrize("kept", [False, True])
+def test_chunks_and_packing_change_nothing(model_dir, use_remove_padding, chunk, kept):
+    batch = rank_batch(kept=kept)
     whole, gradient = outputs_and_gradient(token_model(model_dir), batch)
     cut_model = token_model(model_dir, use_remove_padding=use_remove_padding, logits_chunk_size=chunk)
     cut, cut_gradient = outputs_and_gradient(cut_model, batch)
@@ -42,6 +43,34 @@ def test_chunks_and_packing_change_nothing(model_dir, use_remove_padding, chunk)
         torch.testing.assert_close(getattr(cut, name), getattr(whole, name), rtol=1e-6, atol=1e-6)
     for name, true in gradient.items():
         assert (cut_gradient[name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
+
+
+def test_outputs_over_kept_tokens_are_those_of_the_filtered_logits(model_dir):
+    from corerl_grpo.kl.full import full
+
+    model, batch = token_model(model_dir), rank_batch(kept=True)
+    whole = model(batch, {"vocabulary_log_probs"}).vocabulary_log_probs.double()
+    column, over_kept = batch.columns["kept_tokens"], whole.clone()
+    places = batch.prompt_lengths[:, None] + torch.arange(whole.shape[1])
+    starts = (column.counts.long().flatten().cumsum(0) - column.counts.flatten()).view_as(column.counts)
+    plain = batch.select(torch.arange(len(batch)))
+    plain.columns = {}
+    logits = model(plain, {"vocabulary_log_probs"}).vocabulary_log_probs.double()
+    for row, step in batch.response_mask.nonzero().tolist():
+        start, count = (int(each[row, places[row, step]]) for each in (starts, column.counts))
+        own = column.values[start : start + count].long() if count else torch.arange(whole.shape[2])
+        true = torch.full((whole.shape[2],), -1e4, dtype=torch.float64)
+        true[own] = logits[row, step, own].log_softmax(0)
+        over_kept[row, step] = true
+    torch.testing.assert_close(whole, over_kept, rtol=1e-5, atol=1e-5)
+    other = token_model(model_dir)
+    torch.nn.init.normal_(other.model.get_input_embeddings().weight)
+    reference = other(batch, {"vocabulary_log_probs"}).vocabulary_log_probs
+    divergence = full(whole.float(), reference)[batch.response_mask]
+    assert divergence.isfinite().all() and (divergence > -1e-6).all() and divergence.max() > 0.02
+    given = model(batch, {"log_probs"}).log_probs
+    chosen = whole.gather(2, batch.input_ids.gather(1, places.clamp(max=batch.input_ids.shape[1] - 1))[..., None])
+    torch.testing.assert_close(given[batch.response_mask], chosen[..., 0][batch.response_mask].float())
 
 
 def test_what_a_model_does_to_its_logits_is_done_to_chunks(tmp_path):

@@ -16,14 +16,21 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.errors import CoreRLError
 from corerl_testing.ranks import Job
+from corerl_testing.training_kept import kept_tokens
 from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
 
 VOCABULARY = 50
 
 
-def rank_batch(seed: int = 0, rows: int = 7) -> Experience:
-    """The rows that ranks share, of a vocabulary of 50 tokens, with returns."""
+def rank_batch(seed: int = 0, rows: int = 7, *, kept: bool = False) -> Experience:
+    """The rows that ranks share, of a vocabulary of 50 tokens, with returns.
+
+    Args:
+        kept: with the column ``kept_tokens``.
+    """
     experience = batch(seed, "seq-mean-token-mean", rows=rows, vocabulary=VOCABULARY)
+    if kept:
+        experience.columns["kept_tokens"] = kept_tokens(experience, VOCABULARY)
     generator = torch.Generator().manual_seed(seed)
     experience.returns = torch.randn(experience.response_mask.shape, generator=generator)
     return experience
@@ -109,7 +116,7 @@ class RankJobs(ABC):
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
-        experience = share(rank_batch(rows=job.get("rows", 7)), strategy)
+        experience = share(rank_batch(rows=job.get("rows", 7), kept=job.get("kept", False)), strategy)
         if job.get("warm"):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}
