@@ -110,6 +110,9 @@ class RolloutCorrectionConfig:
         "take the rollout backend's log-probs as old_log_probs; rollout_is and rollout_rs then compare the engine with "
         "the policy just before each update",
     )
+    score_centering: bool = option(
+        False, "subtract the score that the engine's tokens have on average (rollout.record=[top_log_probs])"
+    )
 
     @property
     def acts(self) -> bool:

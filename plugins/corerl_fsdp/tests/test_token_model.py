@@ -7,9 +7,10 @@ from transformers import GraniteConfig
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.experience import collate
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RunError
 from corerl_fsdp.token_model import TokenModel
 from corerl_testing.training_ranks import AllOutputs, rank_batch
+from corerl_torch.candidates import CandidateLogProbs, column_at
 from corerl_torch.layout import packed, padded
 from corerl_torch.loading import load_model
 from families import write_config
@@ -71,6 +72,33 @@ def test_outputs_over_kept_tokens_are_those_of_the_filtered_logits(model_dir):
     given = model(batch, {"log_probs"}).log_probs
     chosen = whole.gather(2, batch.input_ids.gather(1, places.clamp(max=batch.input_ids.shape[1] - 1))[..., None])
     torch.testing.assert_close(given[batch.response_mask], chosen[..., 0][batch.response_mask].float())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(("packed", "chunk"), [(False, None), (True, 7)])
+def test_log_probs_of_recorded_tokens_are_those_of_the_vocabulary(model_dir, packed, chunk, kept):
+    batch = rank_batch(kept=True)
+    batch.columns["top_tokens"] = batch.columns["kept_tokens"]
+    if not kept:
+        del batch.columns["kept_tokens"]
+    function = CandidateLogProbs("top_tokens", 0.7)
+    model, plain = (token_model(model_dir, use_remove_padding=packed, logits_chunk_size=each) for each in (chunk, None))
+    given = model(batch, {"log_probs", function}).of_logits["candidate_log_probs"]
+    whole = plain(batch, {"vocabulary_log_probs"}).vocabulary_log_probs
+    token_ids = column_at(batch, "top_tokens", batch.response_mask.nonzero(), -1)
+    expected = torch.where(token_ids >= 0, whole[batch.response_mask].gather(1, token_ids.long().clamp(min=0)), 0.0)
+    torch.testing.assert_close(given[batch.response_mask], expected, rtol=1e-5, atol=1e-5)
+    assert given.shape[2] == 12 and (given[~batch.response_mask] == 0).all()
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
+    (given[batch.response_mask] * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for own, true in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (own.grad - true.grad).norm() <= 1e-5 * true.grad.norm() + 1e-8
+
+
+def test_a_column_that_was_not_recorded_is_an_error(model_dir):
+    with pytest.raises(RunError, match=r"has no column 'top_tokens': .*rollout.record"):
+        token_model(model_dir)(rank_batch(), {CandidateLogProbs("top_tokens", 1.0)})
 
 
 def test_what_a_model_does_to_its_logits_is_done_to_chunks(tmp_path):

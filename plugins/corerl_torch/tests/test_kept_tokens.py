@@ -87,7 +87,9 @@ def test_masks_of_any_places_have_the_recorded_tokens(data):
         counts = torch.tensor([len(each) for each in own], dtype=torch.int32).numpy()
         values = torch.tensor([token for each in own for token in sorted(each)], dtype=torch.int32).numpy()
         rows.append(TokenValues(values, counts) if recorded else None)
-    batch = collate([[1] * prompt for prompt, _ in lengths], [[1] * response for _, response in lengths], [0] * len(rows))
+    batch = collate(
+        [[1] * prompt for prompt, _ in lengths], [[1] * response for _, response in lengths], [0] * len(rows)
+    )
     if all(row is None for row in rows):
         assert kept_mask(batch, batch.response_mask.nonzero(), VOCABULARY) is None
         return

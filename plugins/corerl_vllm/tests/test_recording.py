@@ -13,6 +13,7 @@ from corerl_vllm.backend import VllmBackend
 from corerl_vllm.options import VllmOptions
 from corerl_vllm_engine.log_probs import without_ties
 
+
 def test_equally_likely_tokens_are_no_more_than_the_top_k():
     logits = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, -torch.inf]])
     given = without_ties(logits, torch.tensor([2, 4, 1]))
@@ -36,10 +37,18 @@ def test_kept_sets_and_log_probs_are_those_of_the_filtered_distribution():
     rollout = RolloutConfig(record=["kept_tokens", "top_log_probs"], top_k=20, top_log_probs=6)
     options = VllmOptions(python=PYTHON, enforce_eager=True, gpu_memory_utilization=0.1)
     backend = VllmBackend(ModelConfig(path=str(tiny_model()), dtype="fp32"), rollout, device=DEVICE, options=options)
-    limits = [{"top_k": 4}, {"top_k": 20, "top_p": 0.6}, {"top_k": 9, "min_p": 0.3, "top_p": 0.9}, {"temperature": 0.0}, {}]
+    limits = [
+        {"top_k": 4},
+        {"top_k": 20, "top_p": 0.6},
+        {"top_k": 9, "min_p": 0.3, "top_p": 0.9},
+        {"temperature": 0.0},
+        {},
+    ]
     try:
         requests = [
-            GenerationRequest(str(number), PROMPT, SamplingParams(**{"max_tokens": 24, "n": 3, "seed": number, **limit}))
+            GenerationRequest(
+                str(number), PROMPT, SamplingParams(**{"max_tokens": 24, "n": 3, "seed": number, **limit})
+            )
             for number, limit in enumerate(limits)
         ]
         outputs = asyncio.run(backend.generate(requests))

@@ -39,7 +39,9 @@ def _check_record(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
             yield ConfigError("rollout.record", f"'{backend.name}' cannot record '{column}'; it records {known}")
         elif column not in strategy.facts.replays:
             known = ", ".join(strategy.facts.replays) or "no column of tokens"
-            yield ConfigError("rollout.record", f"strategy '{strategy.name}' cannot replay '{column}'; it replays {known}")
+            yield ConfigError(
+                "rollout.record", f"strategy '{strategy.name}' cannot replay '{column}'; it replays {known}"
+            )
 
 
 def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

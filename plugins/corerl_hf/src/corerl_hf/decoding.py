@@ -74,7 +74,9 @@ class Batch:
             else:
                 logits = self._sequences.step(self._last_tokens)
             drawn = self._draw(self._sequences, logits)
-        tokens, probs = (torch.stack(each).cpu().numpy() for each in ([d.tokens for d in drawn], [d.probs for d in drawn]))
+        tokens, probs = (
+            torch.stack(each).cpu().numpy() for each in ([d.tokens for d in drawn], [d.probs for d in drawn])
+        )
         self.responses.add(self._live, tokens, probs, [each.columns for each in drawn])
         self._last_tokens = drawn[-1].tokens
         going = self.responses.going[self._live]

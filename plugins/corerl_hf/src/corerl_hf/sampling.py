@@ -137,7 +137,9 @@ class Sampler:
         if self._restricted is not None:
             own = probs[self._restricted]
             kept = self._restrict(own)
-            drawable = probs.index_copy(0, self._restricted, torch.zeros_like(own).scatter_(1, kept.token_ids, kept.probs))
+            drawable = probs.index_copy(
+                0, self._restricted, torch.zeros_like(own).scatter_(1, kept.token_ids, kept.probs)
+            )
         tokens = _draw(drawable, uniforms[:, None])
         if self._greedy is not None:
             tokens = torch.where(self._greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)

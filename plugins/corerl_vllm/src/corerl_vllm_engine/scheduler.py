@@ -138,7 +138,10 @@ class _Response:
         if not log_probs:
             return tokens, None
         width = 1 + self.reported  # a step's arrays are as wide as its widest request
-        parts = [(step[0][start:end, :width], step[1][start:end, :width], step[2][start:end]) for step, start, end in log_probs]
+        parts = [
+            (step[0][start:end, :width], step[1][start:end, :width], step[2][start:end])
+            for step, start, end in log_probs
+        ]
         return tokens, LogprobsLists(*map(np.concatenate, zip(*parts, strict=True)), None)
 
 
