@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLPenalty
-    from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.objective import LossTerm
+    from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.rollout_correctors import RolloutCorrector
     from corerl.contracts.runs import Restarts, Run
     from corerl.contracts.throughput import ModelShape
@@ -141,7 +141,7 @@ def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "Rollo
 
 @hookspec
 def loss_terms(config: "TrainConfig") -> "Iterable[LossTerm] | None":
-    """Yield further terms of the policy's loss (:class:`corerl.contracts.objective.LossTerm`), in each of its workers."""
+    """Yield further terms of the policy's loss (:class:`corerl.contracts.objective.LossTerm`), in each worker."""
 
 
 @hookspec(firstresult=True)

@@ -76,15 +76,16 @@ class Completion:
     Attributes:
         token_ids: the generated tokens with the stop token.
         log_probs: log softmax(logits / temperature) of each token (at temperature 0: of the logits themselves). They
-            are over the whole vocabulary, before top-p, top-k and min-p; over the kept set if ``kept_tokens`` is recorded.
+            are over the whole vocabulary, before top-p, top-k and min-p; over the kept set if ``kept_tokens`` is
+            recorded.
         finish_reason: ``stop`` (a stop token), ``length`` (max_tokens) or ``abort``.
         weight_version: the version of the weights that sampled the first token: that of the last ``update_weights``.
         updates: (position, version), in ascending order, of each update during the response: tokens from this position
             on were sampled with this version.
         columns: name -> values of the last tokens of prompt and response together, by ``rollout.record``. Of a sampled
             token, ``kept_tokens`` (int32) are the tokens that top-p, top-k and min-p kept, itself included; without
-            truncation none, which stands for the whole vocabulary. ``top_log_probs`` records two columns: ``top_tokens``
-            (int32), the most likely tokens in descending order, and ``top_log_probs`` (float32), theirs.
+            truncation none, which stands for the whole vocabulary. ``top_log_probs`` records two columns: the most
+            likely tokens ``top_tokens`` (int32), in descending order, and their ``top_log_probs`` (float32).
     """
 
     token_ids: Sequence[int]

@@ -137,7 +137,7 @@ def test_kept_tokens_of_each_row_and_probabilities_over_them():
 
 def test_a_batch_without_a_limit_keeps_no_sets():
     for temperature in (0.0, 1.0):
-        drawn, columns = recorded([SamplingParams(max_tokens=1, temperature=temperature)] * 2, Recorded(kept=True))
+        drawn, _ = recorded([SamplingParams(max_tokens=1, temperature=temperature)] * 2, Recorded(kept=True))
         assert drawn.columns["kept_tokens"][1].tolist() == [0, 0] and len(drawn.columns["kept_tokens"][0]) == 0
 
 

@@ -1,13 +1,14 @@
 """Score centering: subtracts from the policy gradient the score that the engine's tokens have on average.
 
 At a token, q is the engine's distribution and p the trainer's; y is drawn from q, and w(y) is its importance weight: 1
-without ``rollout_is``, otherwise p / q within the bounds of ``rollout_is_mode``. With advantage A the expected update is::
+without ``rollout_is``, otherwise p / q within the bounds of ``rollout_is_mode``. A is the advantage, and the expected
+update is::
 
     E_q[w A grad log p] = E_q[A] E_q[w grad log p] + Cov_q(A, w grad log p)
 
 With p = q the first term is 0, because sum_v p grad log p = 0. Otherwise the first term is a drift: it has no knowledge
-of which token was good, and moves p to the engine or away from it, with every update. Untruncated weights w = p / q have
-no drift either; bounded ones do. Score centering adds A · C to the loss::
+of which token was good, and moves p to the engine or away from it, with every update. Untruncated weights w = p / q
+have no drift either; bounded ones do. Score centering adds A · C to the loss::
 
     C = sum_v sg(q w) log p(v)        grad C = E_q[w grad log p]
 
@@ -27,8 +28,9 @@ everything that the engine may draw, or if the rest of q is proportional to that
 
 Marek and Ryabinin 2026, "Score Centering Stabilizes Off-policy Reinforcement Learning", arXiv 2609.20807, equation 14.
 
-p is that of the present update, so the term is that of a policy loss with the gradient -w A grad log p: any loss at the
-first update of a batch, and every loss with ``bypass_mode`` and weights. Tokens that ``rollout_rs`` rejects have no term.
+p is that of the present update, so the term is that of a policy loss with the gradient -w A grad log p: any loss at
+the first update of a batch, and every loss with ``bypass_mode`` and weights. Tokens that ``rollout_rs`` rejects have no
+term.
 """
 
 import torch

@@ -7,8 +7,8 @@ from corerl import hookimpl
 
 if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
-    from corerl.contracts.throughput import ModelShape
     from corerl.contracts.objective import LossTerm
+    from corerl.contracts.throughput import ModelShape
     from corerl.errors import ConfigError
     from corerl_correction.corrector import ImportanceCorrector
 

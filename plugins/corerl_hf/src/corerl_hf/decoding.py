@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from corerl_hf.batching import Row
 from corerl_hf.responses import Responses
-from corerl_hf.sampling import Drawn, Recorded, Sampler, SamplingArrays, row_key, uniforms
+from corerl_hf.sampling import NOTHING, Drawn, Recorded, Sampler, SamplingArrays, row_key, uniforms
 from corerl_hf.sequences import Sequences
 
 STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 8}
@@ -46,7 +46,7 @@ class Batch:
         *,
         max_prefill_tokens: int,
         aborted: AbstractSet[str],
-        recorded: Recorded = Recorded(),
+        recorded: Recorded = NOTHING,
     ) -> None:
         self._model, self._rows, self._aborted = model, rows, aborted
         self._max_prefill_tokens, self._recorded = max_prefill_tokens, recorded

@@ -70,6 +70,9 @@ class Recorded(NamedTuple):
     top: int = 0
 
 
+NOTHING = Recorded()
+
+
 class Drawn(NamedTuple):
     """One token for each row.
 
@@ -106,7 +109,7 @@ class Sampler:
     min-p is applied first, then top-k, and top-p to the result of both.
     """
 
-    def __init__(self, arrays: SamplingArrays, device: torch.device, recorded: Recorded = Recorded()) -> None:
+    def __init__(self, arrays: SamplingArrays, device: torch.device, recorded: Recorded = NOTHING) -> None:
         self._recorded, self._rows = recorded, len(arrays.top_k)
         greedy = arrays.temperature == 0
         scale = np.where(greedy, 1.0, arrays.temperature)

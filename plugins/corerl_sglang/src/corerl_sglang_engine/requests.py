@@ -36,7 +36,7 @@ def likeliest(reported: Sequence[Sequence[Any]], tokens: int, width: int) -> tup
     """(tokens, width) ids and log-probs of the most likely tokens of each position.
 
     Args:
-        reported: SGLang's ``output_top_logprobs``: (log-prob, id, text) of each; positions may have fewer than ``width``.
+        reported: SGLang's ``output_top_logprobs``: (log-prob, id, text) of each; at most ``width`` of a position.
     """
     token_ids, log_probs = np.zeros((tokens, width), np.int32), np.full((tokens, width), -np.inf, np.float32)
     for place, entries in enumerate(reported[:tokens]):

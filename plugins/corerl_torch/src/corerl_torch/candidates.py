@@ -15,9 +15,10 @@ NAME = "candidate_log_probs"
 
 
 class CandidateLogProbs:
-    """(n, K) log pi of the tokens of a column, in their order; K is the largest number in the micro-batch, 0 behind them.
+    """(n, K) log pi of the tokens of a column, in their order, and 0 behind them.
 
-    pi is softmax(logits / temperature), over the kept tokens if these are recorded.
+    K is the largest number of tokens in the micro-batch. pi is softmax(logits / temperature), over the kept tokens if
+    these are recorded.
 
     Args:
         column: token ids (``rollout.record``).

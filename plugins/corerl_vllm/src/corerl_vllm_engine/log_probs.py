@@ -7,8 +7,6 @@ returns the values from just before its filters.
 
 from typing import Any
 
-import torch
-
 
 def prepare(sampler: Any, keeps: bool) -> None:
     """Change a sampler of vLLM's first or second model runner.
@@ -46,6 +44,8 @@ def without_ties(logits: Any, top_k: Any) -> Any:
         logits: (rows, vocabulary).
         top_k: (rows,), the vocabulary or more for rows without a limit; None: no row has one.
     """
+    import torch
+
     vocabulary = logits.shape[-1]
     limited = None if top_k is None else top_k < vocabulary
     if limited is None or not limited.any():
@@ -70,7 +70,7 @@ def _keep_few(owner: Any, name: str, *, logits: int, top_k: int) -> None:
 
 
 def _first_runner(sampler: Any) -> None:
-    """``apply_temperature`` divides the logits; min-p follows, and ``topk_topp_sampler``, whose log-probs are replaced."""
+    """``apply_temperature`` divides the logits; min-p follows; log-probs of ``topk_topp_sampler`` are replaced."""
     filtered, divide = sampler.topk_topp_sampler, sampler.apply_temperature
     original = filtered.forward
     filtered.logprobs_mode = "raw_logprobs"
@@ -88,8 +88,8 @@ def _first_runner(sampler: Any) -> None:
 
 
 def _second_runner(sampler: Any) -> None:
-    """``apply_sampling_params`` divides the logits, and applies min-p in place; ``sample`` calls it, filters, and returns
-    the kept tokens."""
+    """``apply_sampling_params`` divides the logits and applies min-p; ``sample`` calls it, filters, and returns what is
+    kept."""
     divide, sample = sampler.apply_sampling_params, sampler.sample
     before: list[Any] = []
 

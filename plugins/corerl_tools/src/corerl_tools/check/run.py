@@ -178,8 +178,8 @@ def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator
     yield finding(
         "warning",
         next(iter(given)),
-        f"{limits}: responses are drawn from a truncated distribution, and the log-probs of training are over the whole "
-        "vocabulary, so the policy gradient, importance weights and KL estimates are biased",
+        f"{limits}: responses are drawn from a truncated distribution, and the log-probs of training are over the "
+        "whole vocabulary, so the policy gradient, importance weights and KL estimates are biased",
         "Set rollout.record=[kept_tokens], and training computes over the kept tokens, or set "
         f"{' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; rollout.val_kwargs may "
         "truncate.",
