@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 class ModelRole:
     """A further model of a run, beside policy, reference and critic.
 
+    It is never updated; its workers are :class:`corerl.trainer.workers.ReferenceWorker`.
+
     Attributes:
         role: its name is that of no other role.
-        worker: subclass of :class:`corerl.trainer.workers.ModelWorker`, built as ``worker(config, *args)``.
+        path: folder or hub name of the model.
+        key: config key of the path.
     """
 
     role: "Role"
-    worker: type
-    args: tuple[Any, ...] = ()
+    path: str
+    key: str
 
 
 class Annotator(Protocol):
     """Called just before each update of the policy.
 
     Attributes:
-        part: the time counts as ``timing_s/<part>``, and within that of the update.
+        part: the time counts as ``timing_s/<part>``, and not as time of the update.
     """
 
     part: str

@@ -1,7 +1,7 @@
 """Facts of the core's kinds, arguments of ``register``; their import is quicker than that of the contracts."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from corerl.contracts.kinds import fact
 
@@ -13,6 +13,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Claims:
+    """The expected gradient of an entry; the conformance kit proves it (:mod:`corerl_testing.enumerable`).
+
+    Attributes:
+        bias: ``unbiased``: the gradient of the objective, times the factor; ``baseline-biased``: a sample is part of
+            its own baseline, so the factor is not 1, or none holds; ``surrogate``: an ascent direction, or the gradient
+            at the policy that sampled alone.
+        of: the objective, a name of the kit or ``"module:attribute"``.
+        factor: in the group's size n, such as ``"(n - 1) / n"``; "": none holds for every problem.
+    """
+
+    bias: Literal["unbiased", "baseline-biased", "surrogate"]
+    of: str = "expected score"
+    factor: str = "1"
+
+    def __str__(self) -> str:
+        times = {"1": "", "": ", not in proportion"}.get(self.factor, f", times {self.factor}")
+        return f"{self.bias}: {self.of}{times}"
+
+
+@dataclass(frozen=True)
+class ClaimFacts:
+    """Facts of an advantage estimator or KL type."""
+
+    claims: Claims | None = fact(
+        None, "bias of the expected gradient, and its objective; the conformance kit proves it"
+    )
+
+
+@dataclass(frozen=True)
 class LossFacts:
     """Facts of a policy or value loss."""
 
@@ -20,7 +50,7 @@ class LossFacts:
 
 
 @dataclass(frozen=True)
-class PolicyLossFacts(LossFacts):
+class PolicyLossFacts(LossFacts, ClaimFacts):
     """Facts of a policy loss."""
 
     select_tokens: "TokenSelector | str | None" = fact(

@@ -31,12 +31,12 @@ class OfLogits(Protocol):
     """A function of the logits of response tokens, which a strategy calls chunk by chunk.
 
     The backward pass computes the logits of a chunk again and calls the function again: it must return the same.
-
-    Attributes:
-        chunk_size: largest number of tokens in a chunk.
     """
 
-    chunk_size: int
+    @property
+    def chunk_size(self) -> int:
+        """Largest number of tokens in a chunk."""
+        ...
 
     def __call__(self, logits: "Tensor", chunk: TokenChunk) -> "Mapping[str, Tensor]":
         """Name -> (n, ...) of the (n, V) logits, before the temperature; differentiable if gradients are wanted."""
@@ -49,8 +49,9 @@ class OfLogitsFactory(Protocol):
     def __call__(self, config: "TrainConfig") -> OfLogits: ...
 
 
-Output = Literal["log_probs", "entropy", "sum_pi_squared", "vocabulary_log_probs", "hidden_states", "values"] | OfLogits
-"""name of an output; or a function of the logits, whose results are ``of_logits``"""
+Output = Literal["log_probs", "entropy", "sum_pi_squared", "vocabulary_log_probs", "hidden_states", "values"]
+Wanted = Output | OfLogits
+"""an output; or a function of the logits, whose results are ``of_logits``"""
 
 
 class TokenOutputs(NamedTuple):

@@ -12,7 +12,7 @@ from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import masked_mean
 from corerl.contracts.objective import LossTerm, ObjectiveOutput
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
-from corerl.contracts.token_outputs import OfLogits, Output, TokenOutputs
+from corerl.contracts.token_outputs import OfLogits, Output, TokenOutputs, Wanted
 from corerl.contracts.value_losses import ValueLoss, ValueLossInputs
 from corerl.errors import RunError
 
@@ -38,8 +38,8 @@ class PolicyObjective:
     terms: Sequence[LossTerm] = ()
 
     @property
-    def wanted(self) -> frozenset[Output]:
-        wanted: set[Output] = {"log_probs", *(term.of_logits for term in self.terms if term.of_logits is not None)}
+    def wanted(self) -> frozenset[Wanted]:
+        wanted: set[Wanted] = {"log_probs", *(term.of_logits for term in self.terms if term.of_logits is not None)}
         if self.kl_of_vocabulary:
             wanted.add("vocabulary_log_probs")
         if self.entropy_coeff > 0:

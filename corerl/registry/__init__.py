@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from corerl.contracts.facts import BackendFacts, LossFacts, PolicyLossFacts, ScorerFacts, StrategyFacts
+from corerl.contracts.facts import BackendFacts, ClaimFacts, LossFacts, PolicyLossFacts, ScorerFacts, StrategyFacts
 from corerl.contracts.kinds import Kind
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
@@ -32,9 +32,16 @@ def _kind(registry: str, words: str, contract: str, config_key: str = "", *, nee
 
 
 KINDS = (
-    _kind("advantage_estimators", "advantage estimator", "AdvantageEstimator", "algorithm.adv_estimator", needs=True),
+    _kind(
+        "advantage_estimators",
+        "advantage estimator",
+        "AdvantageEstimator",
+        "algorithm.adv_estimator",
+        needs=True,
+        facts=ClaimFacts,
+    ),
     _kind("policy_losses", "policy loss", "PolicyLoss", "actor.policy_loss", needs=True, facts=PolicyLossFacts),
-    _kind("kl_types", "KL type", "KLType", "actor.kl_loss_type", needs=True),
+    _kind("kl_types", "KL type", "KLType", "actor.kl_loss_type", needs=True, facts=ClaimFacts),
     _kind("kl_controllers", "KL controller", "KLController", "algorithm.kl_ctrl.type"),
     _kind("value_losses", "value loss", "ValueLoss", "critic.value_loss", facts=LossFacts),
     _kind("batch_filters", "batch filter", "BatchFilter", "algorithm.filter_groups.filter"),

@@ -191,7 +191,7 @@ def _workers(
         needed["critic"] = CriticWorker, (plan.critic_updates,)
     if parts.needs_ref:
         needed["ref"] = ReferenceWorker, ()
-    needed |= {each.role.name: (each.worker, each.args) for each in further}
+    needed |= {each.role.name: (ReferenceWorker, (each.path,)) for each in further}
     needed["rollout"] = RolloutWorker, ()
     if "episodes" in roles:
         needed["episodes"] = EpisodeWorker, ()

@@ -27,7 +27,7 @@ class Models:
     reference: ReferenceWorker | None
     shape: ModelShape
     max_vocabulary_gb: float
-    others: Mapping[str, ModelWorker] = field(default_factory=dict)
+    others: Mapping[str, ReferenceWorker] = field(default_factory=dict)
 
     @property
     def all(self) -> list[ModelWorker]:

@@ -17,7 +17,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import OfLogitsFactory, Output, TokenOutputs
+from corerl.contracts.token_outputs import OfLogitsFactory, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
@@ -45,7 +45,7 @@ class ModelWorker:
         return Place(self.strategy.data_parallel_rank, self.strategy.data_parallel_size)
 
     @dispatch("split")
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
     @dispatch("all")
@@ -175,11 +175,12 @@ class CriticWorker(TrainedWorker):
 
 
 class ReferenceWorker(ModelWorker):
-    """The reference model: the same strategy, never updated."""
+    """The reference model, or another one at ``path``: the same strategy, never updated."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, path: str | None = None) -> None:
         ref = config.ref
-        spec = _spec(config, ref.path, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu)
+        tokens, sequences = ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
+        spec = _spec(config, path or ref.path, tokens, sequences)
         self.strategy = parts_of(config).strategy.load()(spec)
 
 

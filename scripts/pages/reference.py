@@ -133,11 +133,14 @@ def kind(name: str, registry: "Registry[object]") -> str:
     declared += [(f"`{each.name}=…`", each.metadata["help"]) for each in dataclasses.fields(registry.facts)]
     text += table(("declared as", "effect"), declared) + "\n" if declared else ""
     entries = list(registry)
-    text += table(
-        ("name", "distribution", "summary"), [(f"`{e.name}`", owner(e.owner.distribution), e.summary) for e in entries]
-    )
-    rows = [(f"`{e.name}`", *row) for e in entries if (taken := e.load_options()) for row in options(taken)]
-    return text + ("\n" + table(("name", "option", "type", "default", "meaning"), rows) if rows else "")
+    rows = [(f"`{e.name}`", owner(e.owner.distribution), e.summary) for e in entries]
+    if any(getattr(e.facts, "claims", None) for e in entries):
+        claimed = [(*row, str(e.facts.claims or "")) for row, e in zip(rows, entries, strict=True)]
+        text += table(("name", "distribution", "summary", "claims"), claimed)
+    else:
+        text += table(("name", "distribution", "summary"), rows)
+    taken = [(f"`{e.name}`", *row) for e in entries if (of := e.load_options()) for row in options(of)]
+    return text + ("\n" + table(("name", "option", "type", "default", "meaning"), taken) if taken else "")
 
 
 def owner(name: str) -> str:

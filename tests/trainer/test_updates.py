@@ -188,3 +188,22 @@ def test_mini_batches_are_corrected_just_before_their_updates_and_one_without_a_
     assert made.calls == ["actor.forward", "actor.update"] * 2 + ["actor.forward"]
     assert metrics["rollout_corr/rejected_fraction"] == pytest.approx(1 / 3)
     assert [float(each.old_log_probs[0, 0]) for each in made.models.actor.updated] == [-1.0, -2.0]
+
+
+def test_annotators_see_each_mini_batch_just_before_its_update(trainer, batch):
+    """The second epoch is seen anew; columns reach the worker, and metrics are means over all."""
+    made, seen = trainer(actor__ppo_epochs=2), []
+
+    class Annotator:
+        part = "teacher"
+
+        def annotate(self, mini_batch, rows, rollouts):
+            seen.append((rows.tolist(), len(rollouts), len(made.models.actor.updated)))
+            mini_batch.ref_log_probs = torch.full(mini_batch.response_mask.shape, float(len(seen)))
+            return {"seen": Mean(float(len(seen)), 1.0)}
+
+    made.updates._annotators = [Annotator()]
+    metrics = updated(made, *batch([1.0, 2.0]))
+    assert seen == [([0], 2, 0), ([1], 2, 1), ([0], 2, 2), ([1], 2, 3)]
+    assert [float(each.ref_log_probs[0, 0]) for each in made.models.actor.updated] == [1, 2, 3, 4]
+    assert metrics["actor/seen"] == 2.5

@@ -17,7 +17,7 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import Output, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
@@ -64,7 +64,7 @@ class FsdpStrategy:
         self._rest()
 
     @torch.no_grad()
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         with ranks.deadline("forward", self.options.timeout):
             self._wake()
             columns = Columns(batch.response_mask.shape)
@@ -178,7 +178,7 @@ class FsdpStrategy:
             sharing=self.options.ulysses_sequence_parallel_size,
         )
 
-    def _run(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def _run(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         outputs: TokenOutputs = self.token_model(batch.to(self.spec.device), wanted)
         return outputs
 

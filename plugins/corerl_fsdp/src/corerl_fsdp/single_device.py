@@ -14,7 +14,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
@@ -64,7 +64,7 @@ class SingleDeviceStrategy:
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
 
     @torch.no_grad()
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         columns = Columns(batch.response_mask.shape)
         for rows in micro_batches(batch.lengths, self.spec.micro_batching, packed=self.packed):
             columns.add(rows, self._forward(batch.select(rows).to(self.spec.device), wanted))
@@ -137,7 +137,7 @@ class SingleDeviceStrategy:
             self.model.save_pretrained(folder, state_dict=dict(self._weights(self.compute_dtype)))
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
-    def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def _forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         with self._autocast():
             outputs: TokenOutputs = self.token_model(batch, wanted)
         return outputs

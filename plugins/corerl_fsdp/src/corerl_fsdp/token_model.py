@@ -1,20 +1,20 @@
 """A transformers model whose outputs are numbers for each response token."""
 
-import contextlib
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import layout, outputs, packed_attention
 from corerl_torch.kept_tokens import kept_mask
+from corerl_torch.output_layer import logits_of
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     in_chunks,
@@ -68,7 +68,7 @@ class TokenModel(torch.nn.Module):
                 outside_graphs=compiled and (sequence is not None or not by_kernel),
             )
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.
 
         Args:
@@ -86,7 +86,7 @@ class TokenModel(torch.nn.Module):
         return outputs.token_outputs(values, real)
 
     def _values(
-        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, answer: type, wanted: Collection[Output]
+        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, answer: type, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
         if self.head == "value":
@@ -98,7 +98,7 @@ class TokenModel(torch.nn.Module):
             logits = self._head(hidden, answer)
             kept = kept_mask(batch, places, logits.shape[1])
             distribution = log_distribution(logits, self.temperature, kept)
-            values |= of_distribution(distribution, targets, wanted, truncated=kept is not None)
+            values |= of_distribution(distribution, targets, named, truncated=kept is not None)
             named = set()
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
@@ -128,10 +128,7 @@ class TokenModel(torch.nn.Module):
 
     def _head(self, hidden: Tensor, answer: type) -> Tensor:
         """(N, V) logits of the hidden states (N, K), with all operations of the model after its body."""
-        places = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
-        with _answering(self.model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
-            logits: Tensor = self.model(input_ids=places, use_cache=False).logits
-        return logits.squeeze(0)
+        return logits_of(self.model, hidden, answer)
 
 
 def decoder_layers(model: Any) -> list[Any]:
@@ -156,13 +153,3 @@ def recompute_activations(model: Any) -> None:
         model.activation_checkpointing_enable(options)
     else:
         model.gradient_checkpointing_enable(options)
-
-
-@contextlib.contextmanager
-def _answering(body: Any, answer: Any) -> Iterator[None]:
-    """Replace a module's output by ``answer``."""
-    body.forward = lambda *arguments, **named: answer
-    try:
-        yield
-    finally:
-        del body.forward

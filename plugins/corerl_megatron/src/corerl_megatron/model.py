@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
@@ -30,6 +30,7 @@ from corerl_megatron.parallel import Layout
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
 from corerl_torch import layout
 from corerl_torch.kept_tokens import kept_mask
+from corerl_torch.outputs import token_outputs
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     in_chunks,
@@ -84,7 +85,7 @@ class Stage(GPTModel):  # type: ignore[misc]
                 device = None if config.use_cpu_initialization else torch.cuda.current_device()
                 self.score = nn.Linear(config.hidden_size, 1, dtype=config.params_dtype, device=device)
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> Tensor | TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> Tensor | TokenOutputs:
         """On the last stage the wanted outputs, as from a strategy's forward; otherwise the next stage's input."""
         whole = _multiple(layout.packed(batch), self.ranks, self.config.sequence_parallel)
         sharing = self.ranks.tokens
@@ -101,7 +102,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         values = self._values(hidden[:, 0][positions], batch, real, own, wanted)
         if sharing and share:
             values = {name: sharing.gather(value, share.counts) for name, value in values.items()}
-        return TokenOutputs(**{name: layout.by_response(value, real) for name, value in values.items()})
+        return token_outputs(values, real)
 
     def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
         like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
@@ -116,17 +117,18 @@ class Stage(GPTModel):  # type: ignore[misc]
         )
 
     def _values(
-        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, wanted: Collection[Output]
+        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
         if self.head == "value":
             return {"values": self.score(hidden).squeeze(-1).float()}
+        names = {each for each in wanted if isinstance(each, str)}
         targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
-        if "vocabulary_log_probs" in wanted:
+        if "vocabulary_log_probs" in names:
             logits = self._whole_logits(hidden)
             kept = kept_mask(batch, places, logits.shape[1])
             distribution = log_distribution(logits, self.temperature, kept)
-            return of_distribution(distribution, targets, wanted, truncated=kept is not None)
+            return of_distribution(distribution, targets, names, truncated=kept is not None)
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
             logits = self._logits(hidden)
@@ -138,7 +140,7 @@ class Stage(GPTModel):  # type: ignore[misc]
                 values = vocabulary_parallel_statistics(
                     logits, targets, self.temperature, self.part, **named, kept=kept
                 )
-            return {name: value for name, value in values._asdict().items() if name in wanted}
+            return {name: value for name, value in values._asdict().items() if name in names}
 
         return in_chunks(statistics, (hidden, targets, places), self.chunk_size)
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
+from corerl.contracts.facts import Claims
 from corerl.contracts.metrics import Metric
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         "corerl_ppo.gae:gae",
         options="corerl_ppo.options:GaeOptions",
         needs={"critic"},
+        claims=Claims("surrogate", factor=""),
         summary="generalized advantage estimation, whitened (1506.02438, 1707.06347)",
     )
 
