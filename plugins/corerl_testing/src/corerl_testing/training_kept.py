@@ -1,4 +1,4 @@
-"""The column ``kept_tokens`` of a batch, and its check of training strategies."""
+"""The column ``kept_tokens`` of a batch."""
 
 import numpy as np
 
@@ -20,3 +20,16 @@ def kept_tokens(experience: Experience, vocabulary: int) -> TokenColumn:
         values = np.array([token for own in sets for token in own], np.int32)
         rows.append(TokenValues(values, np.array([len(own) for own in sets], np.int32)))
     return TokenColumn.collate(rows, experience.lengths.tolist())
+
+
+def kept_sets(experience: Experience) -> list[list[list[int]]]:
+    """The kept tokens of each response token, row by row; none of all without the column."""
+    column = experience.columns.get("kept_tokens")
+    lengths = experience.response_lengths.tolist()
+    if column is None:
+        return [[[] for _ in range(length)] for length in lengths]
+    rows, values = [], iter(column.values.tolist())
+    for counts, prompt, length in zip(column.counts.tolist(), experience.prompt_lengths.tolist(), lengths, strict=True):
+        sets = [[next(values) for _ in range(count)] for count in counts]
+        rows.append((sets + [[] for _ in range(length)])[prompt : prompt + length])
+    return rows
