@@ -61,14 +61,14 @@ class Responses:
                 column = self._columns.setdefault(name, RecordedColumn(len(self.going)))
                 column.add(rows, values.cpu().numpy(), counts.cpu().numpy())
         steps = len(tokens)
-        columns = slice(self.generated, self.generated + steps)
-        self._tokens[rows, columns] = tokens.T
-        self._probs[rows, columns] = probs.T
+        places = slice(self.generated, self.generated + steps)
+        self._tokens[rows, places] = tokens.T
+        self._probs[rows, places] = probs.T
         self.generated += steps
         ends = self._limits[rows]
         if self._stop_ids is not None:
             hits = (tokens.T[:, :, None] == self._stop_ids[rows, None, :]).any(axis=2)
-            stops = np.where(hits.any(axis=1), columns.start + hits.argmax(axis=1) + 1, np.iinfo(np.int64).max)
+            stops = np.where(hits.any(axis=1), places.start + hits.argmax(axis=1) + 1, np.iinfo(np.int64).max)
             for row in rows[(stops <= ends) & self.going[rows]]:
                 self._reasons[row] = "stop"
             ends = np.minimum(ends, stops)

@@ -55,7 +55,7 @@ class SamplingArrays(NamedTuple):
         )
 
     def select(self, rows: NDArray[np.int64]) -> "SamplingArrays":
-        return SamplingArrays(*(column[rows] for column in self))
+        return SamplingArrays(self.temperature[rows], self.top_p[rows], self.top_k[rows], self.min_p[rows])
 
 
 class Recorded(NamedTuple):

@@ -100,7 +100,7 @@ def _second_runner(sampler: Any) -> None:
 
         return apply_min_p
 
-    states = getattr(sampler, "sampling_states", None)
+    states: Any = getattr(sampler, "sampling_states", None)
     if hasattr(states, "apply_min_p"):
         states.apply_min_p = keep_before(states.apply_min_p)
 
