@@ -18,6 +18,7 @@ from corerl.errors import CoreRLError
 from corerl_testing.ranks import Job
 from corerl_testing.training_kept import kept_tokens
 from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
+from corerl_testing.trees import tree_batch
 
 VOCABULARY = 50
 
@@ -112,11 +113,16 @@ class RankJobs(ABC):
     def agree(self, job: Job) -> dict[str, Any]:
         """Forward, one update with its gradient, forward again, weights; after an update if ``warm``.
 
-        With ``start``, the weights before the update too, which ranks must gather.
+        With ``start``, the weights before the update too, which ranks must gather. With ``trees``, on the rows of
+        :func:`~corerl_testing.trees.tree_batch` with this seed.
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
-        experience = share(rank_batch(rows=job.get("rows", 7), kept=job.get("kept", False)), strategy)
+        trees = tree_batch(job["trees"], vocabulary=VOCABULARY) if "trees" in job else None
+        experience = trees or rank_batch(rows=job.get("rows", 7))
+        if job.get("kept"):
+            experience.columns["kept_tokens"] = kept_tokens(experience, VOCABULARY)
+        experience = share(experience, strategy)
         if job.get("warm"):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}
