@@ -124,7 +124,7 @@ class SglangEngine:
                 sample.finish_reason = finish_reason(sample.asked, sample.token_ids, facts["finish_reason"]["type"])
                 if likely:
                     top = likeliest(facts.get("output_top_logprobs") or (), len(sample.token_ids), likely)
-                    sample.columns = self._recording.columns(sample.asked, *top)
+                    sample.columns |= self._recording.columns(sample.asked, *top)
         except asyncio.CancelledError:
             self._manager._dispatch_to_scheduler(AbortReq(rid=sample.engine_id))
             raise

@@ -107,7 +107,7 @@ class VllmEngine:
                 of_tokens = slice(len(sample.token_ids)), slice(1, None)  # the sampled token comes first
                 token_ids = np.array(log_probs.token_ids).reshape(-1, 1 + likely)[of_tokens]
                 values = np.array(log_probs.logprobs).reshape(-1, 1 + likely)[of_tokens]
-                sample.columns = self._recording.columns(sample.asked, token_ids, values)
+                sample.columns |= self._recording.columns(sample.asked, token_ids, values)
 
     async def abort(self, engine_id: str) -> None:
         await self._engine.abort(engine_id)
