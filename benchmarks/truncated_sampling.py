@@ -41,7 +41,12 @@ CANDIDATES = {
 
 def model(folder: Path, vocabulary: int) -> ModelConfig:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     config = Qwen2Config(vocab_size=vocabulary, num_key_value_heads=2, initializer_range=0.1, **sizes)
     Qwen2ForCausalLM(config).save_pretrained(folder)
     return ModelConfig(path=str(folder), dtype="fp32")
