@@ -10,7 +10,10 @@ from corerl.contracts.metrics import Metric
 
 SPREAD = "{mean,max,min}"
 
-PARTS = "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,teacher,update_actor,update_weights}"
+PARTS = (
+    "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,teacher,update_actor,"
+    "update_weights}"
+)
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Policy": (
@@ -29,6 +32,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/entropy_loss", "nats", "entropy bonus before its coefficient; with `actor.entropy_coeff`"),
         Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
         Metric("actor/lr", "", "learning rate, mean over the step's updates"),
+        Metric(
+            "actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"
+        ),
         Metric("actor/skipped_updates", "share", "updates skipped because of a NaN or infinite loss or gradient"),
         Metric(
             "actor/reward_kl_penalty",
@@ -108,7 +114,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "perf/mfu/actor",
             "share",
             "floating-point operations of the policy's update over the peak of its devices by their datasheets; "
-            "only for GPUs with a known peak",
+            "a prefix that rows share counts for each of them; only for GPUs with a known peak",
         ),
         Metric(
             "perf/max_memory_{allocated,reserved}_gb",

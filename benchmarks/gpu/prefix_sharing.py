@@ -202,7 +202,8 @@ def _attention_errors() -> dict[str, float]:
 def _attended(states: list[Tensor], weights: Tensor, inputs: dict[str, Any], dtype: torch.dtype) -> list[Tensor]:
     packed_attention.find_kernel()
     leaves = [each.to("cuda", dtype).requires_grad_() for each in states]
-    output, _ = packed_attention.packed_attention(torch.nn.Identity(), *leaves, None, **inputs)
+    query, key, value = leaves
+    output, _ = packed_attention.packed_attention(torch.nn.Identity(), query, key, value, None, **inputs)
     (output.float() * weights.cuda()).sum().backward()  # type: ignore[no-untyped-call]
     gradients = [leaf.grad for leaf in leaves]
     return [output.detach(), *(each for each in gradients if each is not None)]

@@ -59,6 +59,10 @@ class PolicyLossFacts(LossFacts, ClaimFacts):
         contract="corerl.contracts.policy_losses:TokenSelector",
         takes_options=True,
     )
+    zero_at_zero_advantage: bool = fact(
+        False,
+        "allows `actor.zero_advantage: skip`: in a row whose advantages are all 0, terms and gradients are 0",
+    )
     of_logits: "OfLogitsFactory | str | None" = fact(
         None,
         "calls the function that this makes on the logits of each chunk of tokens; `inputs.of_logits`",

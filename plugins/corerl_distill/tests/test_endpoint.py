@@ -72,7 +72,7 @@ def test_an_unreachable_server_is_named(folders, monkeypatch):
     monkeypatch.setattr(endpoint.time, "sleep", lambda seconds: None)
     teachers = {"t": TeacherOptions(url="http://127.0.0.1:9")}
     taught = Class(folders["student"], DistillOptions(teachers=teachers, form="sampled"))
-    with pytest.raises(RunError, match="teacher 't': http://127.0.0.1:9/inference/v1/generate cannot be reached"):
+    with pytest.raises(RunError, match=r"teacher 't': http://127.0.0.1:9/inference/v1/generate cannot be reached"):
         taught.batch(rollouts(["sums"]))
 
 

@@ -102,10 +102,8 @@ def test_check_has_a_line_for_vocabularies_and_memory(tmp_path):
     student = write_model(tmp_path / "student")
     padded = write_model(tmp_path / "padded", vocabulary=264, hidden=64)
     found = findings(student, teacher=str(padded))
-    assert (
-        found[0]
-        == "teacher 'teacher' has 264 logits and the policy 259: tokens from 259 on, which no tokenizer uses, are left out"
-    )
+    logits = "teacher 'teacher' has 264 logits and the policy 259"
+    assert found[0] == f"{logits}: tokens from 259 on, which no tokenizer uses, are left out"
     tokens = 64 * 8 * 512
     assert f"at most {tokens * 64 * 4 / 2**30:.2f} GiB of host memory, and its output layer 0.00 GiB" in found[1]
     assert len(findings(student, teacher=str(padded), form="top_k")) == 2

@@ -1,10 +1,14 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from teaching import Class, rollouts, write_model
 from test_alignment import byte_level
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from corerl.contracts.throughput import ModelShape
 from corerl.errors import ConfigError
+from corerl_distill.annotator import Teachers
 from corerl_distill.options import DistillOptions, TeacherOptions
 from corerl_testing.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS
 
@@ -67,5 +71,23 @@ def test_spans_have_the_log_ratio_of_their_tokens(folders):
 @pytest.mark.parametrize("form", ["full", "top_k"])
 def test_forms_of_tokens_are_refused_in_one_line(folders, form):
     teachers = {"other": TeacherOptions(path=str(folders["teacher"]))}
-    with pytest.raises(ConfigError, match="teacher 'other' has another tokenizer than the policy.*use sampled"):
+    with pytest.raises(ConfigError, match=r"teacher 'other' has another tokenizer than the policy.*use sampled"):
         Class(folders["student"], DistillOptions(teachers=teachers, form=form))
+
+
+def test_agents_are_refused_in_one_line(folders):
+    teachers = {"other": TeacherOptions(path=str(folders["teacher"]))}
+    taught = Class(folders["student"], DistillOptions(teachers=teachers, form="sampled"))
+    taught.plan.config.rollout.agent = "tools"
+    with pytest.raises(ConfigError, match=r"teacher 'other' has another tokenizer .* not those of agents"):
+        Teachers(taught.options, taught.plan, SimpleNamespace(shape=ModelShape(1, 1, 1), actor=None, others={}))
+
+
+def test_a_response_that_ends_within_a_character_learns_up_to_it(folders):
+    teachers = {"other": TeacherOptions(path=str(folders["teacher"]))}
+    taught, given = Class(folders["student"], DistillOptions(teachers=teachers, form="sampled")), rollouts(["sums"])
+    given.completions[0].token_ids[:] = [*b"17 ", 0xE2, 0x82]
+    given.completions[0].log_probs[:] = [-1.0] * 5
+    batch = taught.batch(given)
+    changed = batch.columns["teacher/other/log_probs"].values != batch.old_log_probs[0]
+    assert changed.tolist() == [True, True, True, False, False]

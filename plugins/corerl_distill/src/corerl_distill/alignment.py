@@ -6,7 +6,8 @@ such a span is the sum of those of its tokens, under each model with its own tok
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
+from operator import eq
 from typing import Any, NamedTuple
 
 from corerl.errors import RunError
@@ -22,17 +23,14 @@ class Span(NamedTuple):
 
 
 def spans(own: Sequence[bytes], other: Sequence[bytes]) -> list[Span]:
-    """The smallest spans, in order.
+    """The smallest spans, in order, up to the first byte in which the texts differ.
 
-    Tokens without bytes belong to the span before them, or to the first one.
-
-    Raises:
-        ValueError: the bytes of both are not the same text.
+    They differ if a response ends within a character, or if the teacher's tokenizer changes characters. Tokens without
+    bytes belong to the span before them, or to the first one.
     """
-    if b"".join(own) != b"".join(other):
-        raise ValueError("the two tokenisations are of different texts")
     ends, other_ends = _last_at(own), _last_at(other)
-    borders = [border for border in sorted(ends.keys() & other_ends.keys()) if border > 0]
+    same = sum(takewhile(bool, map(eq, b"".join(own), b"".join(other))))
+    borders = [border for border in sorted(ends.keys() & other_ends.keys()) if 0 < border <= same]
     found, start, other_start = [], 0, 0
     for border in borders:
         found.append(Span(start, ends[border], other_start, other_ends[border]))

@@ -17,7 +17,7 @@ from corerl_distill.of_logits import TopK
 from corerl_distill.options import DistillOptions, TeacherOptions, role_name
 from corerl_distill.readers import Reader, Reading, in_context, responses_of
 from corerl_distill.retokenised import ModelScorer, Retokenised
-from corerl_distill.rules import other_tokenizer
+from corerl_distill.rules import other_tokenizer, other_tokenizer_of_turns
 from corerl_distill.tokenizers import load_other
 
 
@@ -84,6 +84,8 @@ def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: A
     if other is not None:
         if options.form != "sampled":
             raise other_tokenizer(name, options)
+        if plan.config.rollout.agent is not None or plan.config.rollout.multi_turn.environment is not None:
+            raise other_tokenizer_of_turns(name)
         contexts = Contexts(other, teacher.context, template_kwargs)
         return Retokenised(server or ModelScorer(model), plan.tokenizer, other, contexts)
     own = Contexts(plan.tokenizer, teacher.context, template_kwargs) if teacher.context else None

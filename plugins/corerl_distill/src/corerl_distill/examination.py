@@ -1,4 +1,4 @@
-"""Findings of ``corerl check``: tokenizers and vocabularies of the teachers, memory of their columns and output layers."""
+"""Findings of ``corerl check``: tokenizers and vocabularies of teachers, memory of their columns and output layers."""
 
 from collections.abc import Iterator
 from dataclasses import replace

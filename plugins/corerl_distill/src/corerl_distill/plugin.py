@@ -1,7 +1,7 @@
 """The policy loss ``distill``, its teachers as further models of the run, and presets of self-distillation."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corerl import Register, hookimpl
 from corerl.contracts.metrics import Metric
@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
     from corerl.contracts.policy_losses import PolicyLoss
     from corerl.contracts.presets import Preset
-    from corerl.registry.parts import Parts
-    from corerl.trainer.models import Models
-    from corerl.trainer.plan import Plan
     from corerl_distill.annotator import Teachers
 
 
@@ -50,14 +47,14 @@ def register_presets(register: "Register[Preset]") -> None:
 
 
 @hookimpl
-def model_roles(config: "TrainConfig", parts: "Parts") -> "Iterator[ModelRole]":
+def model_roles(config: "TrainConfig", parts: Any) -> "Iterator[ModelRole]":
     from corerl_distill.roles import model_roles
 
     return model_roles(config, parts)
 
 
 @hookimpl
-def make_annotator(plan: "Plan", models: "Models") -> "Teachers | None":
+def make_annotator(plan: Any, models: Any) -> "Teachers | None":
     from corerl_distill.options import DistillOptions
 
     options = plan.parts.policy_loss.options

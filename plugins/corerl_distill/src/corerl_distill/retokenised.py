@@ -70,17 +70,13 @@ class Retokenised:
         return [*ids, self._other.stop_token_ids[0]] if ended or not ids else ids
 
     def _ratios(self, response: Sequence[int], other: Sequence[int], own: Tensor, read: Tensor) -> Tensor:
-        """(tokens,) S of the span of each token; 0 at tokens of a text that the teacher's tokens cannot spell."""
+        """(tokens,) S of the span of each token; 0 behind the text that both tokenisations have."""
         ended = response[-1] in self._own.stop_token_ids
         first, second = pieces(self._own.tokenizer, response), pieces(self._other.tokenizer, other)
         if ended:
             first[-1], second[-1] = b"\0", b"\0"  # the end of the turn is a span of its own
         ratios = torch.zeros(len(response))
-        try:
-            aligned = spans(first, second)
-        except ValueError:
-            return ratios
-        for span in aligned:
+        for span in spans(first, second):
             ratio = read[span.other_start : span.other_end].sum() - own[span.start : span.end].sum()
             ratios[span.start : span.end] = ratio
         return ratios

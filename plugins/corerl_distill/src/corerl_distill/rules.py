@@ -45,3 +45,11 @@ def other_tokenizer(name: str, options: DistillOptions) -> ConfigError:
         "actor.policy_loss.form",
         f"teacher '{name}' has another tokenizer than the policy: form {options.form} compares tokens; use sampled",
     )
+
+
+def other_tokenizer_of_turns(name: str) -> ConfigError:
+    """The error for such a teacher of an agent's episodes, whose turns stand in the policy's chat template."""
+    return ConfigError(
+        "actor.policy_loss.teachers",
+        f"teacher '{name}' has another tokenizer than the policy: it teaches single turns, and not those of agents",
+    )
