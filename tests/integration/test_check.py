@@ -129,10 +129,13 @@ def test_truncated_sampling_in_training_is_a_warning_and_in_evaluation_it_is_not
 
 def test_a_column_that_is_not_recorded_or_not_replayed_is_an_error(check):
     for overrides, sentence in (
-        (["rollout.record=[experts_]"], "'hf' cannot record 'experts_'; it records kept_tokens, top_log_probs"),
+        (
+            ["rollout.record=[experts_]"],
+            "'hf' cannot record 'experts_'; it records experts, kept_tokens, top_log_probs",
+        ),
         (
             ["actor.strategy=megatron", "rollout.record=[top_log_probs]"],
-            "strategy 'megatron' cannot replay 'top_log_probs'; it replays kept_tokens",
+            "strategy 'megatron' cannot replay 'top_log_probs'; it replays experts, kept_tokens",
         ),
     ):
         code, report = check(*overrides)

@@ -154,12 +154,13 @@ def test_no_tensor_is_larger_than_the_logits_of_a_chunk(model_dirs, chunk, posit
 def test_packed_rows_compute_no_padding(model_dirs):
     batch = rank_batch()
     tokens = int((batch.lengths - 1).sum())
-    inputs, positions, real = packed(batch)
+    inputs, positions, real, numbers = packed(batch)
     assert inputs["input_ids"].shape == inputs["position_ids"].shape == (1, tokens)
     assert inputs["cu_seq_lens_q"].tolist() == [0, 8, 16, 25, 33, 42, 55, 65]
     assert inputs["max_length_q"] == 13
     assert inputs["position_ids"][0, :10].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
     assert len(positions) == int(real.sum()) == 41
+    assert batch.input_ids.flatten()[numbers].equal(inputs["input_ids"][0])
     assert padded(batch).inputs["input_ids"].shape == (7, 13)
 
 

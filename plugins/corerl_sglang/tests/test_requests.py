@@ -1,8 +1,11 @@
 """Requests in SGLang's words, and why they ended."""
 
+import base64
+
+import numpy as np
 import pytest
 
-from corerl_sglang_engine.requests import finish_reason, likeliest
+from corerl_sglang_engine.requests import finish_reason, likeliest, routed_experts
 
 ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 
@@ -29,3 +32,10 @@ def test_the_most_likely_tokens_are_arrays_whatever_a_position_has():
     token_ids, log_probs = likeliest(reported, 3, 2)
     assert token_ids.tolist() == [[7, 3], [4, 0], [0, 0]]
     assert log_probs.tolist() == [pytest.approx([-0.1, -2.5]), [-0.5, float("-inf")], [float("-inf")] * 2]
+
+
+def test_experts_are_read_from_sglangs_text():
+    given = np.arange(24, dtype=np.int32).reshape(3, 4, 2)
+    assert routed_experts(base64.b64encode(given.tobytes()).decode(), 4, 2).tolist() == given.tolist()
+    with pytest.raises(ValueError, match="reshape"):
+        routed_experts(base64.b64encode(given.tobytes()).decode(), 5, 2)

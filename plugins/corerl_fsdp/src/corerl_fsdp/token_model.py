@@ -15,6 +15,7 @@ from corerl.models import compute_dtype
 from corerl_torch import layout, outputs, packed_attention, tries
 from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.output_layer import logits_of
+from corerl_torch.routers import Replay
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     in_chunks,
@@ -57,6 +58,7 @@ class TokenModel(torch.nn.Module):
         super().__init__()
         self.model = model
         self.head = spec.head
+        self.replay = Replay.of(model, spec)
         self.temperature = spec.temperature
         self.shares_prefixes = tries.shares(
             share_prefixes,
@@ -90,7 +92,9 @@ class TokenModel(torch.nn.Module):
         """
         whole = self.layout(batch)
         share = self.sequence.slice(whole) if self.sequence else None
-        inputs, positions, real = share.layout if share else whole
+        inputs, positions, real, tokens = share.layout if share else whole
+        if self.replay:
+            self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
         body = self.model.base_model(**inputs, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
         own = share.own if share else slice(None)

@@ -27,6 +27,7 @@ from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
+from corerl_megatron.router_replay import StageReplay
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
 from corerl_torch import layout
 from corerl_torch.kept_tokens import kept_mask
@@ -74,6 +75,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         )
         self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
         self.ranks, self.rotary = ranks, rotary
+        self.replay = StageReplay.of(self, spec, ranks)
         if self.post_process:
             own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
             starts = [min(rank * own, vocabulary) for rank in range(ranks.tensor.size + 1)]
@@ -90,9 +92,12 @@ class Stage(GPTModel):  # type: ignore[misc]
         whole = _multiple(layout.packed(batch), self.ranks, self.config.sequence_parallel)
         sharing = self.ranks.tokens
         share = sharing.slice(whole) if sharing else None
-        inputs, positions, real = share.layout if share else whole
+        inputs, positions, real, tokens = share.layout if share else whole
         hidden = self.embedding(input_ids=inputs["input_ids"], position_ids=None) if self.pre_process else None
-        hidden = self.decoder(hidden, None, packed_seq_params=self._rows(inputs, sharing))
+        rows = self._rows(inputs, sharing)
+        if self.replay:
+            rows.begin = self.replay.beginning(self.replay.choices(batch, tokens))
+        hidden = self.decoder(hidden, None, packed_seq_params=rows)
         if not self.post_process:
             passed_on: Tensor = hidden
             return passed_on
@@ -279,4 +284,5 @@ def _multiple(whole: layout.Layout, ranks: Layout, sequence_parallel: bool) -> l
     end = inputs["input_ids"].shape[1]
     inputs["cu_seq_lens_q"] = nn.functional.pad(inputs["cu_seq_lens_q"], (0, 1), value=end)
     inputs["max_length_q"] = max(inputs["max_length_q"], missing)
-    return layout.Layout(inputs, whole.positions, whole.real)
+    tokens = nn.functional.pad(whole.tokens, (0, missing), value=-1)
+    return layout.Layout(inputs, whole.positions, whole.real, tokens)

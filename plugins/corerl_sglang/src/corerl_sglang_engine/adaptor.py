@@ -5,6 +5,7 @@ import copy
 import json
 from typing import Any
 
+from corerl_engine.experts import ExpertsOf
 from corerl_engine.recording import Recording
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.managers.io_struct import (
@@ -19,7 +20,13 @@ from sglang.srt.managers.io_struct import (
 from sglang.srt.utils.hf_transformers_utils import get_config, get_context_length, get_hf_text_config
 
 from corerl_sglang_engine import scheduler
-from corerl_sglang_engine.requests import UNUSED_POSITIONS, finish_reason, likeliest, sampling_params
+from corerl_sglang_engine.requests import (
+    UNUSED_POSITIONS,
+    finish_reason,
+    likeliest,
+    routed_experts,
+    sampling_params,
+)
 
 IDLE_SECONDS = 30.0
 
@@ -38,7 +45,8 @@ async def start(settings: dict[str, Any]) -> "SglangEngine":
     """Start the engine; returns when it can generate."""
     arguments = settings["engine_args"]
     started = WatchedEngine(**arguments | {"context_length": context_length(arguments)})
-    engine = SglangEngine(started, Recording(settings["record"], settings["top_log_probs"]))
+    experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
+    engine = SglangEngine(started, Recording(settings["record"], settings["top_log_probs"]), experts)
     engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
     return engine
 
@@ -69,13 +77,14 @@ class SglangEngine:
 
     dead = EngineDead
 
-    def __init__(self, engine: Any, recording: Recording) -> None:
-        self._engine, self._recording = engine, recording
+    def __init__(self, engine: Any, recording: Recording, experts: ExpertsOf | None = None) -> None:
+        self._engine, self._recording, self._experts = engine, recording, experts
         self._manager = engine.tokenizer_manager
         self._manager.context_len -= UNUSED_POSITIONS  # the limit for requests
         self._asking = asyncio.Lock()
         self.context: int = self._manager.context_len
         self.vocabulary: int = self._manager.model_config.vocab_size
+        self._layers: int = self._manager.model_config.hf_text_config.num_hidden_layers
         self.devices: list[str] = []
         self.parts = [self]
 
@@ -114,6 +123,7 @@ class SglangEngine:
             return_logprob=True,
             logprob_start_len=-1,
             top_logprobs_num=likely,
+            return_routed_experts=self._experts is not None,
         )
         try:
             async for output in self._manager.generate_request(request, None):
@@ -125,6 +135,10 @@ class SglangEngine:
                 if likely:
                     top = likeliest(facts.get("output_top_logprobs") or (), len(sample.token_ids), likely)
                     sample.columns |= self._recording.columns(sample.asked, *top)
+                if self._experts is not None and facts.get("routed_experts"):
+                    tokens = len(sample.asked["prompt_ids"]) + len(sample.token_ids)
+                    routed = routed_experts(facts["routed_experts"], self._layers, self._experts.top_k)
+                    sample.columns["experts"] = self._experts.column(routed[:tokens], tokens)
         except asyncio.CancelledError:
             self._manager._dispatch_to_scheduler(AbortReq(rid=sample.engine_id))
             raise

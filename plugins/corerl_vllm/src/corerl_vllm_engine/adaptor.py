@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
+from corerl_engine.experts import ExpertsOf
 from corerl_engine.recording import Recording
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.sampling_params import RequestOutputKind
@@ -45,7 +46,8 @@ def _engine(config: Any) -> Any:
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     recording = Recording(settings["record"], settings["top_log_probs"])
     devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=(recording.keeps,))
-    return VllmEngine(engine, settings["sleep_level"], devices, recording)
+    experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
+    return VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
 
 
 class VllmEngine:
@@ -53,8 +55,15 @@ class VllmEngine:
 
     dead = EngineDeadError
 
-    def __init__(self, engine: Any, sleep_level: int, devices: list[list[str]], recording: Recording) -> None:
-        self._engine, self._recording = engine, recording
+    def __init__(
+        self,
+        engine: Any,
+        sleep_level: int,
+        devices: list[list[str]],
+        recording: Recording,
+        experts: ExpertsOf | None = None,
+    ) -> None:
+        self._engine, self._recording, self._experts = engine, recording, experts
         self._level = sleep_level
         self.vocabulary: int = engine.model_config.get_vocab_size()
         self.context: int = engine.model_config.max_model_len
@@ -108,6 +117,13 @@ class VllmEngine:
                 token_ids = np.array(log_probs.token_ids).reshape(-1, 1 + likely)[of_tokens]
                 values = np.array(log_probs.logprobs).reshape(-1, 1 + likely)[of_tokens]
                 sample.columns |= self._recording.columns(sample.asked, token_ids, values)
+            self._record(sample, getattr(completion, "routed_experts", None))
+
+    def _record(self, sample: Any, routed: Any) -> None:
+        """The experts of the tokens that were read; an aborted request may lack those of its last tokens."""
+        if self._experts is not None and routed is not None:
+            tokens = len(sample.asked["prompt_ids"]) + len(sample.token_ids)
+            sample.columns["experts"] = self._experts.column(routed[:tokens], tokens)
 
     async def abort(self, engine_id: str) -> None:
         await self._engine.abort(engine_id)

@@ -15,7 +15,7 @@ from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import configuration, memory
+from corerl_tools.check import configuration, experts, memory
 
 
 @dataclass
@@ -86,6 +86,7 @@ def check(
     report.findings += _order(config)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
+        report.findings += experts.look(config, looked.parts, sizes["actor"])
         report.estimate = memory.estimate(
             config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
         )
