@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLPenalty
+    from corerl.contracts.objective import LossTerm
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.rollout_correctors import RolloutCorrector
     from corerl.contracts.runs import Restarts, Run
@@ -136,6 +137,11 @@ def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
 @hookspec(firstresult=True)
 def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
     """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape."""
+
+
+@hookspec
+def loss_terms(config: "TrainConfig") -> "Iterable[LossTerm] | None":
+    """Yield further terms of the policy's loss (:class:`corerl.contracts.objective.LossTerm`), in each worker."""
 
 
 @hookspec(firstresult=True)

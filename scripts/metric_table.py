@@ -26,6 +26,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/ppo_kl", "nats", "old minus new log-prob during the update, mean over trained tokens"),
         Metric("actor/kl_loss", "nats", "KL(policy || reference) by `actor.kl_loss_type`, before its coefficient"),
         Metric("actor/kl_coef", "", "coefficient of `actor/kl_loss`, `actor.kl_loss_coef`; with `actor.use_kl_loss`"),
+        Metric(
+            "actor/score_centering", "", "term of `algorithm.rollout_correction.score_centering`, added to the loss"
+        ),
         Metric("actor/entropy_loss", "nats", "entropy bonus before its coefficient; with `actor.entropy_coeff`"),
         Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
         Metric("actor/lr", "", "learning rate, mean over the step's updates"),

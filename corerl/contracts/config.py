@@ -117,6 +117,9 @@ class RolloutCorrectionConfig:
         "take the rollout backend's log-probs as old_log_probs; rollout_is and rollout_rs then compare the engine with "
         "the policy just before each update",
     )
+    score_centering: bool = option(
+        False, "subtract the score that the engine's tokens have on average (rollout.record=[top_log_probs])"
+    )
 
     @property
     def acts(self) -> bool:
@@ -211,6 +214,7 @@ class ValSamplingConfig:
     temperature: float = option(1.0, "temperature with do_sample", gt=0)
     top_p: float = option(1.0, "top-p with do_sample; 1: all tokens", gt=0, le=1)
     top_k: int = option(-1, "top-k with do_sample; -1: all tokens", ge=-1)
+    min_p: float = option(0.0, "min-p with do_sample; 0: all tokens", ge=0, le=1)
 
 
 @dataclass
@@ -242,10 +246,12 @@ class RolloutConfig:
     temperature: float = option(1.0, "sampling temperature", gt=0)
     top_p: float = option(1.0, "top-p sampling; 1: all tokens", gt=0, le=1)
     top_k: int = option(-1, "top-k sampling; -1: all tokens", ge=-1)
+    min_p: float = option(0.0, "min-p sampling; 0: all tokens", ge=0, le=1)
     record: list[str] = option(
         help="columns of tokens that the engine records and training replays (corerl plugins show NAME); []: none",
         factory=list,
     )
+    top_log_probs: int = option(20, "tokens of a position in the column top_log_probs (rollout.record)", ge=1)
     ignore_eos: bool = option(False, "always generate max_response_length tokens, for measurements")
     timeout: float = option(3600.0, "deadline of the generation of one batch, in seconds", gt=0)
     max_concurrent_requests: int | None = option(

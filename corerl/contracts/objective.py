@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from corerl.contracts.experience import Experience
     from corerl.contracts.losses import Mean
-    from corerl.contracts.token_outputs import TokenOutputs, Wanted
+    from corerl.contracts.token_outputs import OfLogits, TokenOutputs, Wanted
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,22 @@ class ObjectiveOutput:
     loss: "Tensor"
     parts: "Mapping[str, Tensor]" = field(default_factory=dict)
     metrics: "Mapping[str, Mean]" = field(default_factory=dict)
+
+
+class LossTerm(Protocol):
+    """A further term of the policy's loss, beside policy loss, KL and entropy (hook ``loss_terms``).
+
+    Attributes:
+        name: of the part, the metric ``actor/<name>``.
+        of_logits: a function of the logits whose results the term takes from ``outputs.of_logits``; None: of none.
+    """
+
+    name: str
+    of_logits: "OfLogits | None"
+
+    def __call__(self, outputs: "TokenOutputs", batch: "Experience") -> "Tensor":
+        """(b, T) terms to be minimised, weighted as those of the policy loss; undefined where the mask is false."""
+        ...
 
 
 class Objective(Protocol):

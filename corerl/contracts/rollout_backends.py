@@ -23,6 +23,7 @@ class SamplingParams:
         temperature: divisor of the logits; 0 is greedy.
         top_p: the smallest set of tokens with this probability is kept; 1 keeps all.
         top_k: number of most likely tokens to keep; -1 keeps all.
+        min_p: tokens of at least this share of the largest probability are kept; 0 keeps all.
         stop_token_ids: generation ends after one of these, which is part of the response.
         ignore_eos: stop tokens do not stop (for measurements).
         seed: the same seed, prompt and weights give the same tokens on one machine. Sample i of a prompt depends
@@ -34,6 +35,7 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    min_p: float = 0.0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
@@ -73,13 +75,17 @@ class Completion:
 
     Attributes:
         token_ids: the generated tokens with the stop token.
-        log_probs: log softmax(logits / temperature) of each token, over the whole vocabulary, before top-p and top-k
-            (at temperature 0: of the logits themselves).
+        log_probs: log softmax(logits / temperature) of each token (at temperature 0: of the logits themselves). They
+            are over the whole vocabulary, before top-p, top-k and min-p; over the kept set if ``kept_tokens`` is
+            recorded.
         finish_reason: ``stop`` (a stop token), ``length`` (max_tokens) or ``abort``.
         weight_version: the version of the weights that sampled the first token: that of the last ``update_weights``.
         updates: (position, version), in ascending order, of each update during the response: tokens from this position
             on were sampled with this version.
-        columns: name -> values of the last tokens of prompt and response together, by ``rollout.record``.
+        columns: name -> values of the last tokens of prompt and response together, by ``rollout.record``. Of a sampled
+            token, ``kept_tokens`` (int32) are the tokens that top-p, top-k and min-p kept, itself included; without
+            truncation none, which stands for the whole vocabulary. ``top_log_probs`` records two columns: the most
+            likely tokens ``top_tokens`` (int32), in descending order, and their ``top_log_probs`` (float32).
     """
 
     token_ids: Sequence[int]

@@ -57,13 +57,14 @@ Wanted = Output | OfLogits
 class TokenOutputs(NamedTuple):
     """A model's outputs at the response tokens: (B, T) each, 0 outside the responses, None if not wanted.
 
-    ``pi`` is softmax(logits / temperature) at the position that predicts the token.
+    ``pi`` is softmax(logits / temperature) at the position that predicts the token; if the batch has the column
+    ``kept_tokens``, over the token's kept set.
 
     Attributes:
         log_probs: log pi of the token.
         entropy: of pi, in nats.
         sum_pi_squared: the sum of pi(v)^2 over the vocabulary.
-        vocabulary_log_probs: (B, T, V), log pi of the whole vocabulary.
+        vocabulary_log_probs: (B, T, V), log pi of the whole vocabulary; -1e4 outside of a kept set.
         hidden_states: (B, T, K), the model's last hidden states, in its own dtype.
         values: of a critic, the prediction before the token.
         of_logits: name -> (B, T, ...), results of :class:`OfLogits`.

@@ -1,6 +1,6 @@
 """Objectives, which a strategy minimises on a micro-batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import masked_mean
-from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.objective import LossTerm, ObjectiveOutput
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
 from corerl.contracts.token_outputs import OfLogits, Output, TokenOutputs, Wanted
 from corerl.contracts.value_losses import ValueLoss, ValueLossInputs
@@ -26,6 +26,7 @@ class PolicyObjective:
     Attributes:
         kl_of_vocabulary: the KL type takes log-probs of the whole vocabulary.
         of_logits: the policy loss takes the results of this function.
+        terms: further ones, from plugins, which are added.
     """
 
     policy_loss: PolicyLoss
@@ -34,10 +35,11 @@ class PolicyObjective:
     kl_of_vocabulary: bool = False
     entropy_coeff: float = 0.0
     of_logits: OfLogits | None = None
+    terms: Sequence[LossTerm] = ()
 
     @property
     def wanted(self) -> frozenset[Wanted]:
-        wanted: set[Wanted] = {"log_probs"}
+        wanted: set[Wanted] = {"log_probs", *(term.of_logits for term in self.terms if term.of_logits is not None)}
         if self.kl_of_vocabulary:
             wanted.add("vocabulary_log_probs")
         if self.entropy_coeff > 0:
@@ -62,6 +64,9 @@ class PolicyObjective:
             entropy_bonus = _weighted(outputs.entropy, batch)
             loss = loss - self.entropy_coeff * entropy_bonus
             parts["entropy_loss"] = entropy_bonus.detach()
+        for term in self.terms:
+            further = _weighted(term(outputs, batch), batch)
+            loss, parts[term.name] = loss + further, further.detach()
         metrics = {
             **output.metrics,
             "ppo_kl": masked_mean(batch.old_log_probs - log_probs.detach(), batch.response_mask),

@@ -19,6 +19,7 @@ def training_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> S
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         top_k=rollout.top_k,
+        min_p=rollout.min_p,
         stop_token_ids=stop_token_ids,
         ignore_eos=rollout.ignore_eos,
     )
@@ -26,7 +27,7 @@ def training_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> S
 
 def greedy_sampling(sampling: SamplingParams) -> SamplingParams:
     """The likeliest response to each prompt, once, with the same limit and stop tokens."""
-    return dataclasses.replace(sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
+    return dataclasses.replace(sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0)
 
 
 def check_media(prompts: Iterable[Prompt], backend: Entry[RolloutBackendFactory]) -> None:

@@ -13,7 +13,8 @@ def require_makers(config: TrainConfig, parts: Parts, plugins: Plugins) -> None:
         ConfigError: the distribution that makes it is named.
     """
     correction, hook = config.algorithm.rollout_correction, plugins.hook
-    asked = correction.acts or correction.bypass_mode or correction.max_log_prob_diff is not None
+    asked = correction.acts or correction.bypass_mode or correction.score_centering
+    asked = asked or correction.max_log_prob_diff is not None
     stale = config.trainer.max_staleness > 0 and correction.rollout_is is None
     corrector = hook.make_rollout_corrector
     for needed, maker, key, what in (

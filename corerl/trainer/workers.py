@@ -21,15 +21,19 @@ from corerl.contracts.token_outputs import OfLogitsFactory, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
-from corerl.plugins import load_plugins
+from corerl.plugins import Plugins, load_plugins
 from corerl.registry.parts import Parts, resolve_parts
 
 
 def parts_of(config: TrainConfig) -> Parts:
     """The parts that a config selects, in whatever process this runs."""
     random_state.seed_rank(config.trainer.seed)
-    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
-    return resolve_parts(config, plugins.registries)
+    return resolve_parts(config, plugins_of(config).registries)
+
+
+def plugins_of(config: TrainConfig) -> Plugins:
+    """The plugins of this process."""
+    return load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
 
 
 class ModelWorker:
@@ -122,6 +126,7 @@ class PolicyWorker(TrainedWorker):
             kl_of_vocabulary=parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs,
             entropy_coeff=actor.entropy_coeff,
             of_logits=of_logits(config) if of_logits else None,
+            terms=[term for given in plugins_of(config).hook.loss_terms(config=config) for term in given or ()],
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -173,6 +173,17 @@ def test_rollout_correction_weighs_rejects_and_reports(train):
         assert 0 < record["rollout_corr/rejected_fraction"] <= 1
 
 
+@pytest.mark.parametrize("options", [[], ["algorithm.rollout_correction.rollout_is=token", "rollout.record=BOTH"]])
+def test_score_centering_adds_nothing_if_engine_and_trainer_agree(train, options):
+    record, both = "rollout.record=[top_log_probs]", "[kept_tokens, top_log_probs]"
+    options = [each.replace("BOTH", both) for each in options] + ["rollout.top_p=0.9"] * bool(options)
+    centering = ["algorithm.rollout_correction.score_centering=true", "rollout.top_log_probs=5", record]
+    code, folder, errors = train("a", *centering, *options, "actor.ppo_mini_batch_size=8")
+    assert code == 0, errors
+    for record in records(folder):
+        assert abs(record["actor/score_centering"]) < 1e-4 and record["actor/grad_norm"] > 0.01
+
+
 def test_an_estimator_is_given_the_weights_of_rollout_correction(train, tmp_path):
     estimator = f"algorithm.adv_estimator={tmp_path}/parts.py:weighted"
     code, _, errors = train("a", estimator, "algorithm.rollout_correction.rollout_is=token")

@@ -108,8 +108,9 @@ def test_truncated_sampling_in_training_is_a_warning_and_in_evaluation_it_is_not
     assert keys(check(evaluation)[1], "warning") == []
     assert keys(check("rollout.top_k=1000000")[1], "warning") == [], "no fewer tokens than the vocabulary has"
     for overrides, named, remedy in (
-        (["rollout.top_p=0.9"], "rollout.top_p=0.9: ", "Set rollout.top_p=1.0 in training"),
-        (["rollout.top_k=20"], "rollout.top_k=20: ", "Set rollout.top_k=-1 in training"),
+        (["rollout.top_p=0.9"], "rollout.top_p=0.9: ", "or set rollout.top_p=1.0 in training"),
+        (["rollout.min_p=0.1"], "rollout.min_p=0.1: ", "or set rollout.min_p=0.0 in training"),
+        (["rollout.top_k=20"], "rollout.top_k=20: ", "or set rollout.top_k=-1 in training"),
         (
             ["rollout.top_p=0.9", "rollout.top_k=20"],
             "rollout.top_p=0.9 and rollout.top_k=20: ",
@@ -121,6 +122,25 @@ def test_truncated_sampling_in_training_is_a_warning_and_in_evaluation_it_is_not
         assert code == 0 and report["ok"] and warning["key"] == overrides[0].partition("=")[0]
         assert warning["sentence"].startswith(named) and "KL estimates are biased" in warning["sentence"]
         assert remedy in warning["remedy"] and "rollout.val_kwargs may truncate" in warning["remedy"]
+        assert warning["remedy"].startswith("Set rollout.record=[kept_tokens]")
+        _, report = check(*overrides, "rollout.record=[kept_tokens]")
+        assert keys(report, "warning") == [] and "rollout.record" in keys(report, "note")
+
+
+def test_a_column_that_is_not_recorded_or_not_replayed_is_an_error(check):
+    for overrides, sentence in (
+        (
+            ["rollout.record=[experts_]"],
+            "'hf' cannot record 'experts_'; it records experts, kept_tokens, top_log_probs",
+        ),
+        (
+            ["actor.strategy=megatron", "rollout.record=[top_log_probs]"],
+            "strategy 'megatron' cannot replay 'top_log_probs'; it replays experts, kept_tokens",
+        ),
+    ):
+        code, report = check(*overrides)
+        assert code == 2
+        assert any(each["key"] == "rollout.record" and each["sentence"] == sentence for each in report["findings"])
 
 
 def test_an_order_that_favours_short_responses_is_a_warning(check):

@@ -22,6 +22,7 @@ WITHOUT_PENALTY, WITH_PENALTY = SimpleNamespace(kl_penalty=None), SimpleNamespac
         ({"rollout_rs": "token_k1"}, 0, "algorithm.rollout_correction"),
         ({"bypass_mode": True}, 0, "algorithm.rollout_correction"),
         ({"max_log_prob_diff": 0.1}, 0, "algorithm.rollout_correction"),
+        ({"score_centering": True}, 0, "algorithm.rollout_correction"),
         ({}, 2, "trainer.max_staleness"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from corerl.cli.common import load_train_config
-from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.config import AlgorithmConfig, ModelConfig, RolloutCorrectionConfig, TrainConfig
 from corerl.contracts.losses import Mean
 from corerl.errors import ConfigError, RunError
 from corerl_correction.correction import check_agreement, correct, largest_difference, mismatch, resolve_level
@@ -194,7 +194,9 @@ def test_binary_kl_is_the_larger_of_both_directions():
     ],
 )
 def test_a_wrong_rule_is_an_error_of_one_sentence(rollout_rs, message):
-    [error] = violations(RolloutCorrectionConfig(rollout_rs=rollout_rs))
+    correction = RolloutCorrectionConfig(rollout_rs=rollout_rs)
+    config = TrainConfig(ModelConfig("acme"), algorithm=AlgorithmConfig(rollout_correction=correction))
+    [error] = violations(config)
     assert re.search(message, str(error))
 
 

@@ -64,9 +64,11 @@ CASES += [
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "param_offload": True, "optimizer_offload": True}),
 ]
+CASES += [case(kept=True), case(kept=True, packed=False), *(shared(2, size=size, kept=True) for size in (2, 4))]
 CASES += [
     *(case(trees=seed, size=size, cut=cut) for seed, (size, cut) in enumerate(itertools.product((1, 2), CUTS))),
     case(trees=6, size=2, checkpointing=True, warm=True, config={"lora_rank": 2}),
+    case(trees=8, size=2, kept=True),
     case(trees=7, size=2, fsdp={"share_prefixes": False}),
 ]
 CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]

@@ -7,9 +7,10 @@ from transformers import GraniteConfig
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.experience import collate
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RunError
 from corerl_fsdp.token_model import TokenModel
 from corerl_testing.training_ranks import AllOutputs, rank_batch
+from corerl_torch.candidates import CandidateLogProbs, column_at
 from corerl_torch.layout import packed, padded
 from corerl_torch.loading import load_model
 from families import write_config
@@ -33,8 +34,9 @@ def outputs_and_gradient(model, batch, wanted=EVERYTHING):
 
 @pytest.mark.parametrize("use_remove_padding", [False, True])
 @pytest.mark.parametrize("chunk", [1, 7, 40, 41, 100])
-def test_chunks_and_packing_change_nothing(model_dir, use_remove_padding, chunk):
-    batch = rank_batch()
+@pytest.mark.parametrize("kept", [False, True])
+def test_chunks_and_packing_change_nothing(model_dir, use_remove_padding, chunk, kept):
+    batch = rank_batch(kept=kept)
     whole, gradient = outputs_and_gradient(token_model(model_dir), batch)
     cut_model = token_model(model_dir, use_remove_padding=use_remove_padding, logits_chunk_size=chunk)
     cut, cut_gradient = outputs_and_gradient(cut_model, batch)
@@ -42,6 +44,61 @@ def test_chunks_and_packing_change_nothing(model_dir, use_remove_padding, chunk)
         torch.testing.assert_close(getattr(cut, name), getattr(whole, name), rtol=1e-6, atol=1e-6)
     for name, true in gradient.items():
         assert (cut_gradient[name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
+
+
+def test_outputs_over_kept_tokens_are_those_of_the_filtered_logits(model_dir):
+    from corerl_grpo.kl.full import full
+
+    model, batch = token_model(model_dir), rank_batch(kept=True)
+    whole = model(batch, {"vocabulary_log_probs"}).vocabulary_log_probs.double()
+    column, over_kept = batch.columns["kept_tokens"], whole.clone()
+    places = batch.prompt_lengths[:, None] + torch.arange(whole.shape[1])
+    starts = (column.counts.long().flatten().cumsum(0) - column.counts.flatten()).view_as(column.counts)
+    plain = batch.select(torch.arange(len(batch)))
+    plain.columns = {}
+    logits = model(plain, {"vocabulary_log_probs"}).vocabulary_log_probs.double()
+    for row, step in batch.response_mask.nonzero().tolist():
+        start, count = (int(each[row, places[row, step]]) for each in (starts, column.counts))
+        own = column.values[start : start + count].long() if count else torch.arange(whole.shape[2])
+        true = torch.full((whole.shape[2],), -1e4, dtype=torch.float64)
+        true[own] = logits[row, step, own].log_softmax(0)
+        over_kept[row, step] = true
+    torch.testing.assert_close(whole, over_kept, rtol=1e-5, atol=1e-5)
+    other = token_model(model_dir)
+    torch.nn.init.normal_(other.model.get_input_embeddings().weight)
+    reference = other(batch, {"vocabulary_log_probs"}).vocabulary_log_probs
+    divergence = full(whole.float(), reference)[batch.response_mask]
+    assert divergence.isfinite().all() and (divergence > -1e-6).all() and divergence.max() > 0.02
+    given = model(batch, {"log_probs"}).log_probs
+    chosen = whole.gather(2, batch.input_ids.gather(1, places.clamp(max=batch.input_ids.shape[1] - 1))[..., None])
+    torch.testing.assert_close(given[batch.response_mask], chosen[..., 0][batch.response_mask].float())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(("packed", "chunk"), [(False, None), (True, 7)])
+def test_log_probs_of_recorded_tokens_are_those_of_the_vocabulary(model_dir, packed, chunk, kept):
+    batch = rank_batch(kept=True)
+    batch.columns["top_tokens"] = batch.columns["kept_tokens"]
+    if not kept:
+        del batch.columns["kept_tokens"]
+    function = CandidateLogProbs("top_tokens", 0.7)
+    model, plain = (token_model(model_dir, use_remove_padding=packed, logits_chunk_size=each) for each in (chunk, None))
+    given = model(batch, {"log_probs", function}).of_logits["candidate_log_probs"]
+    whole = plain(batch, {"vocabulary_log_probs"}).vocabulary_log_probs
+    token_ids = column_at(batch, "top_tokens", batch.response_mask.nonzero(), -1)
+    expected = torch.where(token_ids >= 0, whole[batch.response_mask].gather(1, token_ids.long().clamp(min=0)), 0.0)
+    torch.testing.assert_close(given[batch.response_mask], expected, rtol=1e-5, atol=1e-5)
+    assert given.shape[2] == 12 and (given[~batch.response_mask] == 0).all()
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
+    (given[batch.response_mask] * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for own, true in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (own.grad - true.grad).norm() <= 1e-5 * true.grad.norm() + 1e-8
+
+
+def test_a_column_that_was_not_recorded_is_an_error(model_dir):
+    with pytest.raises(RunError, match=r"has no column 'top_tokens': .*rollout.record"):
+        token_model(model_dir)(rank_batch(), {CandidateLogProbs("top_tokens", 1.0)})
 
 
 def test_what_a_model_does_to_its_logits_is_done_to_chunks(tmp_path):

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from corerl.contracts.rollout_backends import SamplingParams
-from corerl_hf.sampling import Sampler, SamplingArrays, row_key, uniforms
+from corerl_hf.sampling import Recorded, Sampler, SamplingArrays, row_key, uniforms
 
 PROBS = [0.3, 0.5, 0.05, 0.15]
 
@@ -12,7 +12,7 @@ def draw(numbers, probs=PROBS, **params):
     """The tokens that ``numbers`` in [0, 1) lead to, and their reported probabilities."""
     sampler = Sampler(SamplingArrays.of([SamplingParams(max_tokens=1, **params)] * len(numbers)), torch.device("cpu"))
     logits = torch.tensor([probs] * len(numbers)).log()
-    tokens, reported = sampler(logits, torch.tensor(numbers, dtype=torch.float64))
+    tokens, reported, _ = sampler(logits, torch.tensor(numbers, dtype=torch.float64))
     return tokens.tolist(), reported.tolist()
 
 
@@ -70,7 +70,7 @@ def test_rows_of_one_batch_are_sampled_each_in_its_own_way():
     ]
     sampler = Sampler(SamplingArrays.of(params), torch.device("cpu"))
     last = torch.full((6,), 1 - 2**-53, dtype=torch.float64)
-    tokens, probs = sampler(torch.tensor([PROBS] * 6).log(), last)
+    tokens, probs, _ = sampler(torch.tensor([PROBS] * 6).log(), last)
     assert tokens.tolist() == [3, 1, 3, 1, 1, 1]
     assert probs.tolist() == pytest.approx([0.15, 0.5, 0.0225 / 0.365, 0.5, 0.5, 0.5])
 
@@ -95,3 +95,57 @@ def test_numbers_of_neighbouring_rows_are_uniform_and_independent():
     assert np.abs(counts - 10_000).max() < 5 * np.sqrt(10_000 * 0.9)
     assert abs(np.corrcoef(numbers[:, :-1].ravel(), numbers[:, 1:].ravel())[0, 1]) < 5 / np.sqrt(99_900)
     assert abs(np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]) < 5 / np.sqrt(99_000)
+
+
+def test_min_p_keeps_tokens_of_a_share_of_the_likeliest():
+    # 0.15 / 0.5 = 0.3
+    assert draw([0.84, 0.86, 1 - 2**-53], min_p=0.29)[0] == [1, 3, 3]
+    assert draw([0.0, 0.37, 0.38, 1 - 2**-53], min_p=0.31)[0] == [0, 0, 1, 1]
+    assert draw([0.0, 1 - 2**-53], min_p=1.0)[0] == [1, 1]
+
+
+def test_top_p_counts_within_what_min_p_kept():
+    assert draw([0.0], min_p=0.5, top_p=0.6)[0] == [1]  # 0.5 / 0.8 reaches 0.6 alone
+    assert draw([0.0], min_p=0.5, top_p=0.65)[0] == [0]
+
+
+def recorded(params, recorded):
+    """The drawn tokens of each row, with the largest number below 1, and all columns as lists by row."""
+    sampler = Sampler(SamplingArrays.of(params), torch.device("cpu"), recorded)
+    rows = len(params)
+    drawn = sampler(torch.tensor([PROBS] * rows).log(), torch.full((rows,), 1 - 2**-53, dtype=torch.float64))
+    columns = {
+        name: [part.tolist() for part in values.split(counts.tolist())]
+        for name, (values, counts) in drawn.columns.items()
+    }
+    return drawn, columns
+
+
+def test_kept_tokens_of_each_row_and_probabilities_over_them():
+    params = [
+        SamplingParams(max_tokens=1),
+        SamplingParams(max_tokens=1, top_k=2),
+        SamplingParams(max_tokens=1, temperature=0.0, top_k=2),
+        SamplingParams(max_tokens=1, top_p=0.9),
+        SamplingParams(max_tokens=1, min_p=0.5),
+    ]
+    drawn, columns = recorded(params, Recorded(kept=True))
+    assert columns == {"kept_tokens": [[], [1, 0], [], [1, 0, 3], [1, 0]]}
+    assert drawn.tokens.tolist() == [3, 1, 1, 3, 1]
+    assert drawn.probs.tolist() == pytest.approx([0.15, 0.5 / 0.8, 0.5, 0.15 / 0.95, 0.5 / 0.8])
+
+
+def test_a_batch_without_a_limit_keeps_no_sets():
+    for temperature in (0.0, 1.0):
+        drawn, _ = recorded([SamplingParams(max_tokens=1, temperature=temperature)] * 2, Recorded(kept=True))
+        assert drawn.columns["kept_tokens"][1].tolist() == [0, 0] and len(drawn.columns["kept_tokens"][0]) == 0
+
+
+def test_most_likely_tokens_have_the_log_probs_of_the_distribution_that_is_reported():
+    params = [SamplingParams(max_tokens=1), SamplingParams(max_tokens=1, top_k=2)]
+    whole, over_kept = recorded(params, Recorded(top=3))[1], recorded(params, Recorded(kept=True, top=3))[1]
+    assert whole["top_tokens"] == [[1, 0, 3]] * 2 and over_kept["top_tokens"] == [[1, 0, 3], [1, 0]]
+    assert np.exp(whole["top_log_probs"]) == pytest.approx(np.array([[0.5, 0.3, 0.15]] * 2))
+    assert np.exp(over_kept["top_log_probs"][1]) == pytest.approx(np.array([0.5 / 0.8, 0.3 / 0.8]))
+    wide = recorded(params, Recorded(top=100))[1]
+    assert [len(row) for row in wide["top_tokens"]] == [4, 4]

@@ -35,6 +35,7 @@ CASES = [
 ]
 CASES.sort(key=lambda each: LAYOUTS.index(each[0]))  # ranks are started once for each layout
 CASES = CASES if EVERY else [each for each in CASES[1::3] if each[0][0] < 4]
+CASES += [case(layout, kept=True) for layout in (LAYOUTS if EVERY else LAYOUTS[2:4])]
 
 
 @functools.cache

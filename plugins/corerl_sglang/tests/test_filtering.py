@@ -102,3 +102,17 @@ def test_no_number_draws_a_token_for_its_own_sake(number: int):
     for prob in (1e-18, 0.0):
         assert draw(torch.tensor([[1.0, prob, prob]]), given.to(torch.uint32)).tolist() == [0]
     assert draw(torch.tensor([[0.0, 1.0, 0.0]]), given.to(torch.uint32)).tolist() == [1]
+
+
+def test_probabilities_are_replaced_by_those_over_the_kept_tokens():
+    """SGLang takes log-probs of them. A greedy row, whose limit is one token, keeps its own."""
+    limits = torch.tensor([2, ALL, ALL, 1]), torch.tensor([1.0, 0.6, 1.0, 1.0]), torch.tensor([0.0, 0.0, 0.0, 0.0])
+    row = torch.tensor([0.1, 0.4, 0.3, 0.2])
+    rows = row.repeat(4, 1)
+    given = numbers(torch.arange(4), 4)
+    best = torch.ones(4, dtype=torch.int64)
+    same = choose(rows.clone(), limits, given, limited=True, best=best)
+    assert torch.equal(choose(rows, limits, given, limited=True, best=best, replace=True), same)
+    two = [0.0, 0.4 / 0.7, 0.3 / 0.7, 0.0]
+    for own, expected in zip(rows.tolist(), (two, two, row.tolist(), row.tolist()), strict=True):
+        assert own == pytest.approx(expected)

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from corerl_sglang_engine.requests import finish_reason, routed_experts
+from corerl_sglang_engine.requests import finish_reason, likeliest, routed_experts
 
 ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 
@@ -25,6 +25,13 @@ ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 )
 def test_a_response_that_ends_with_a_stop_token_was_stopped(asked: dict, tokens: list[int], given: str, reason: str):
     assert finish_reason(asked, tokens, given) == reason
+
+
+def test_the_most_likely_tokens_are_arrays_whatever_a_position_has():
+    reported = [[(-0.1, 7, None), (-2.5, 3, None)], [(-0.5, 4, None)], None, [(-1.0, 1, None)]]
+    token_ids, log_probs = likeliest(reported, 3, 2)
+    assert token_ids.tolist() == [[7, 3], [4, 0], [0, 0]]
+    assert log_probs.tolist() == [pytest.approx([-0.1, -2.5]), [-0.5, float("-inf")], [float("-inf")] * 2]
 
 
 def test_experts_are_read_from_sglangs_text():

@@ -33,14 +33,16 @@ def _check_groups(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 
 
 def _check_record(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
-    backend = parts.rollout_backend.entry
+    backend, strategy = parts.rollout_backend.entry, parts.strategy.entry
     for column in config.rollout.record:
         if column not in backend.facts.records:
             known = ", ".join(backend.facts.records) or "no column of tokens"
             yield ConfigError("rollout.record", f"'{backend.name}' cannot record '{column}'; it records {known}")
-    strategy = parts.strategy.entry
-    if "experts" in config.rollout.record and "experts" not in strategy.facts.replays:
-        yield ConfigError("rollout.record", f"strategy '{strategy.name}' cannot replay 'experts': remove it")
+        elif column not in strategy.facts.replays:
+            known = ", ".join(strategy.facts.replays) or "no column of tokens"
+            yield ConfigError(
+                "rollout.record", f"strategy '{strategy.name}' cannot replay '{column}'; it replays {known}"
+            )
 
 
 def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

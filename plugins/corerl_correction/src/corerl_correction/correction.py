@@ -111,7 +111,7 @@ def correct(
     if config.rollout_is in (None, "none"):
         return Correction(None, kept)
     weights = _level(log_ratio, response_mask, str(config.rollout_is)).exp()
-    lower, upper = _bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
+    lower, upper = bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
     if config.rollout_is_mode == "truncate":
         weights = weights.clamp(max=upper)
     elif config.rollout_is_mode == "clip":
@@ -147,7 +147,7 @@ def mismatch(
 
     level = "token" if config.rollout_is in (None, "none") else str(config.rollout_is)
     weights = ratio if level == "token" else _level(log_ratio, response_mask, level)[:, 0][rows].exp()
-    lower, upper = _bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
+    lower, upper = bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
     values = {
         "kl": -log_ratio[response_mask],
         "log_prob_abs_diff": log_ratio[response_mask].abs(),
@@ -170,7 +170,8 @@ def _log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: 
     return torch.where(response_mask, old_log_probs - rollout_log_probs, 0.0).clamp(-20.0, 20.0)
 
 
-def _bounds(lower: float | None, upper: float) -> tuple[float, float]:
+def bounds(lower: float | None, upper: float) -> tuple[float, float]:
+    """The thresholds lo and hi of weights."""
     return (1 / upper if lower is None else lower), upper
 
 

@@ -20,7 +20,7 @@ from corerl.models import compute_dtype
 from corerl.terminal import say
 from corerl_engines.columns import Columns
 from corerl_engines.installed import Versions, outside
-from corerl_engines.options import EngineOptions
+from corerl_engines.options import EngineOptions, check_record
 from corerl_engines.parallel import check_parallel
 from corerl_engines.process import Answer, EngineKind, EngineProcess
 from corerl_engines.remote import frames
@@ -60,9 +60,11 @@ class EngineBackend:
             settings: settings for the plugin's adaptor.
 
         Raises:
-            ConfigError: no such interpreter; the model cannot be split over the GPUs.
+            ConfigError: no such interpreter; the model cannot be split over the GPUs; kept sets have no limit.
         """
+        check_record(rollout)
         self._kind, self._tested, self._options = kind, tested, options
+        settings = {"record": list(rollout.record), "top_log_probs": rollout.top_log_probs, **settings}
         self._dtype = compute_dtype(model, device)
         self._model = model
         if (gpus := rollout.tensor_model_parallel_size) > 1:
@@ -319,6 +321,7 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
         "seed": sampling.seed,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corerl.contracts.config import TrainConfig
+from corerl.contracts.config import RolloutConfig, TrainConfig
 from corerl.contracts.options import option
 from corerl.errors import ConfigError
 from corerl.secrets import reveal
@@ -56,8 +56,9 @@ class EngineOptions:
     def check(self, key: str, config: TrainConfig) -> None:
         """
         Raises:
-            ConfigError: ``max_model_len`` is less than the longest row of the run.
+            ConfigError: ``max_model_len`` is less than the longest row of the run; kept sets have no limit.
         """
+        check_record(config.rollout)
         if self.max_model_len is not None and self.max_model_len < longest(config):
             raise ConfigError(
                 "rollout.options.max_model_len",
@@ -81,6 +82,20 @@ class EngineOptions:
         cache = None if memory is None else max(0.0, share * memory - weights - OVERHEAD)
         per_token = size.cache_bytes / min(split, size.key_value_heads)
         return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
+
+
+def check_record(rollout: RolloutConfig) -> None:
+    """
+    Raises:
+        ConfigError: kept sets without a limit: engines report a fixed number of tokens at each position.
+    """
+    is_truncated = rollout.top_p < 1 or rollout.min_p > 0
+    if "kept_tokens" in rollout.record and is_truncated and rollout.top_k < 1:
+        raise ConfigError(
+            "rollout.record",
+            f"'{rollout.name}' records kept_tokens only with a limit of their number: set rollout.top_k, such as 100, "
+            "beside rollout.top_p or rollout.min_p; 'hf' needs no limit",
+        )
 
 
 def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:

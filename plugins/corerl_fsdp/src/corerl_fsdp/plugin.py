@@ -14,7 +14,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "torch",
         "corerl_fsdp.single_device:SingleDeviceStrategy",
         options="corerl_fsdp.options:TorchOptions",
-        replays=("experts",),
+        replays=("experts", "kept_tokens", "top_log_probs"),
         read_checkpoint="corerl_fsdp.reading:read_single",
         summary="one device, CPU or CUDA; AdamW",
     )
@@ -22,7 +22,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "fsdp",
         "corerl_fsdp.fsdp:FsdpStrategy",
         options="corerl_fsdp.options:FsdpOptions",
-        replays=("experts",),
+        replays=("experts", "kept_tokens", "top_log_probs"),
         distributed=True,
         read_checkpoint="corerl_fsdp.reading:read_sharded",
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",

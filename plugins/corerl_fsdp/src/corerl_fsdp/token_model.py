@@ -13,6 +13,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import layout, outputs, packed_attention, tries
+from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.output_layer import logits_of
 from corerl_torch.routers import Replay
 from corerl_torch.sequence_parallel import SequenceGroup
@@ -116,21 +117,26 @@ class TokenModel(torch.nn.Module):
         named = {name for name in wanted if isinstance(name, str)} - {"hidden_states"}
         targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
         if "vocabulary_log_probs" in named:
-            distribution = log_distribution(self._head(hidden, answer), self.temperature)
-            values |= of_distribution(distribution, targets, named)
+            logits = self._head(hidden, answer)
+            kept = kept_mask(batch, places, logits.shape[1])
+            distribution = log_distribution(logits, self.temperature, kept)
+            values |= of_distribution(distribution, targets, named, truncated=kept is not None)
             named = set()
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
             logits = self._head(hidden, answer)
             further = outputs.results(wanted, logits, batch, places, functools.partial(self._head, answer=answer))
-            return further | (self._statistics(logits, targets, named) if named else {})
+            kept = kept_mask(batch, places, logits.shape[1])
+            return further | (self._statistics(logits, targets, kept, named) if named else {})
 
         if named or outputs.functions(wanted):
             size = outputs.chunk_size(self.logits_chunk_size, wanted)
             values |= in_chunks(statistics, (hidden, targets, places), size)
         return values
 
-    def _statistics(self, logits: Tensor, targets: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
+    def _statistics(
+        self, logits: Tensor, targets: Tensor, kept: Tensor | None, wanted: Collection[str]
+    ) -> dict[str, Tensor]:
         statistics = token_statistics(
             logits,
             targets,
@@ -138,6 +144,7 @@ class TokenModel(torch.nn.Module):
             entropy="entropy" in wanted,
             sum_pi_squared="sum_pi_squared" in wanted,
             compiled=self.compiled,
+            kept=kept,
         )
         return {name: value for name, value in statistics._asdict().items() if name in wanted}
 

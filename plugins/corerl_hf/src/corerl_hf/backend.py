@@ -17,6 +17,7 @@ from corerl.models import compute_dtype
 from corerl_hf.batching import plan_batches
 from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
+from corerl_hf.sampling import Recorded
 from corerl_hf.weights import Weights
 from corerl_torch.loading import load_causal_lm
 from corerl_torch.routers import COLUMN, Routers
@@ -105,6 +106,8 @@ class HfBackend:
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: HfOptions) -> None:
         self._max_batch_size = options.max_batch_size
         self._max_prefill_tokens = options.max_prefill_tokens or MAX_PREFILL_TOKENS[device]
+        top = rollout.top_log_probs if "top_log_probs" in rollout.record else 0
+        self._recorded = Recorded("kept_tokens" in rollout.record, top)
         self._model = load_causal_lm(model, device=device, dtype=compute_dtype(model, device))
         self._model.requires_grad_(False).eval()
         self._routers = Routers(self._model) if COLUMN in rollout.record else None
@@ -244,6 +247,7 @@ class HfBackend:
                 rows,
                 max_prefill_tokens=self._max_prefill_tokens,
                 aborted=joint.aborted,
+                recorded=self._recorded,
                 routers=self._routers,
             )
             going = True

@@ -14,7 +14,7 @@ from corerl.contracts.token_columns import TokenValues
 from corerl_hf.batching import Row
 from corerl_hf.experts import Experts
 from corerl_hf.responses import Responses
-from corerl_hf.sampling import Sampler, SamplingArrays, row_key, uniforms
+from corerl_hf.sampling import NOTHING, Drawn, Recorded, Sampler, SamplingArrays, row_key, uniforms
 from corerl_hf.sequences import Sequences
 from corerl_torch.routers import COLUMN, Routers
 
@@ -36,6 +36,7 @@ class Batch:
         rows: the responses to generate.
         max_prefill_tokens: prompt tokens computed at a time.
         aborted: ids of requests to end; may grow during generation, and is read for every token.
+        recorded: columns of tokens to record.
         routers: those of the model that record their choices; None: none does.
 
     Attributes:
@@ -49,17 +50,18 @@ class Batch:
         *,
         max_prefill_tokens: int,
         aborted: AbstractSet[str],
+        recorded: Recorded = NOTHING,
         routers: Routers | None = None,
     ) -> None:
         self._model, self._rows, self._aborted = model, rows, aborted
         self._routers, self._experts = routers, Experts([], [])
-        self._max_prefill_tokens = max_prefill_tokens
+        self._max_prefill_tokens, self._recorded = max_prefill_tokens, recorded
         self._aborts_seen = 0
         params = [row.request.sampling for row in rows]
         self.responses = Responses(params)
         self._live = np.arange(len(rows))  # index among the R responses of each row on the device
         self._arrays = SamplingArrays.of(params)
-        self._sampler = Sampler(self._arrays, model.device)
+        self._sampler = Sampler(self._arrays, model.device, recorded)
         self._keys = np.array(
             [row_key(row.request.sampling.seed, row.request.prompt_ids, row.sample) for row in rows], dtype=np.uint64
         )
@@ -77,11 +79,14 @@ class Batch:
                 logits = self._sequences.logits
             else:
                 logits = self._sequences.step(self._last_tokens)
-            tokens, probs = self._draw(self._sequences, logits)
-        self.responses.add(self._live, torch.stack(tokens).cpu().numpy(), torch.stack(probs).cpu().numpy())
+            drawn = self._draw(self._sequences, logits)
+        tokens, probs = (
+            torch.stack(each).cpu().numpy() for each in ([d.tokens for d in drawn], [d.probs for d in drawn])
+        )
+        self.responses.add(self._live, tokens, probs, [each.columns for each in drawn])
         self._experts.add(self._live, self._sequences.step_experts)
         self._sequences.step_experts = []
-        self._last_tokens = tokens[-1]
+        self._last_tokens = drawn[-1].tokens
         going = self.responses.going[self._live]
         if going.any() and len(going) - going.sum() >= DROP_SHARE * len(going):
             self._keep(self._sequences, _fill_holes(going))
@@ -114,21 +119,18 @@ class Batch:
         self._experts = Experts(sequences.prompt_experts, prompt_of_row)
         return sequences
 
-    def _draw(self, sequences: Sequences, logits: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Tokens and their probabilities, (live rows,) each, for the next few steps."""
+    def _draw(self, sequences: Sequences, logits: Tensor) -> list[Drawn]:
+        """The tokens of the live rows for the next few steps."""
         steps = min(STEPS_BETWEEN_LOOKS[logits.device.type], self.responses.remaining())
         numbers = uniforms(self._keys[self._live], self.responses.generated, steps)
-        tokens: list[Tensor] = []
-        probs: list[Tensor] = []
+        drawn: list[Drawn] = []
         for each in torch.from_numpy(numbers).to(logits.device):
-            if tokens:
+            if drawn:
                 if len(self._aborted) > self._aborts_seen:
                     break
-                logits = sequences.step(tokens[-1])
-            token, prob = self._sampler(logits, each)
-            tokens.append(token)
-            probs.append(prob)
-        return tokens, probs
+                logits = sequences.step(drawn[-1].tokens)
+            drawn.append(self._sampler(logits, each))
+        return drawn
 
     def _keep(self, sequences: Sequences, order: NDArray[np.int64]) -> None:
         """Drop the live rows that are not in ``order``."""
@@ -137,7 +139,7 @@ class Batch:
         index = torch.from_numpy(order).to(self._last_tokens.device)
         self._last_tokens = self._last_tokens[index]
         sequences.select(index)
-        self._sampler = Sampler(self._arrays.select(self._live), index.device)
+        self._sampler = Sampler(self._arrays.select(self._live), index.device, self._recorded)
 
 
 def _fill_holes(going: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -1,13 +1,15 @@
 """The results of a batch so far, on the host: tokens, log-probs, and the unfinished rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.errors import NonFiniteError
+from corerl_hf.recording import RecordedColumn
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -34,27 +36,39 @@ class Responses:
         self._lengths = np.zeros(rows, dtype=np.int64)
         self._reasons: list[FinishReason] = ["length"] * rows
         self._taken = np.zeros(rows, dtype=bool)
+        self._columns: dict[str, RecordedColumn] = {}
 
     def remaining(self) -> int:
         """Tokens that the longest row may still generate; 0 if all rows are finished."""
         return int((self._limits[self.going] - self.generated).max(initial=0))
 
-    def add(self, rows: NDArray[np.int64], tokens: NDArray[np.int64], probs: NDArray[np.float32]) -> None:
+    def add(
+        self,
+        rows: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        probs: NDArray[np.float32],
+        columns: Sequence[Mapping[str, tuple[Tensor, Tensor]]] = (),
+    ) -> None:
         """Add the next tokens; tokens after a row's end are ignored.
 
         Args:
             rows: (r,) indices into the R rows, including every unfinished row.
             tokens, probs: (steps, r); steps is at most :meth:`remaining`.
+            columns: of each step, :attr:`corerl_hf.sampling.Drawn.columns`.
         """
+        for step in columns:
+            for name, (values, counts) in step.items():
+                column = self._columns.setdefault(name, RecordedColumn(len(self.going)))
+                column.add(rows, values.cpu().numpy(), counts.cpu().numpy())
         steps = len(tokens)
-        columns = slice(self.generated, self.generated + steps)
-        self._tokens[rows, columns] = tokens.T
-        self._probs[rows, columns] = probs.T
+        places = slice(self.generated, self.generated + steps)
+        self._tokens[rows, places] = tokens.T
+        self._probs[rows, places] = probs.T
         self.generated += steps
         ends = self._limits[rows]
         if self._stop_ids is not None:
             hits = (tokens.T[:, :, None] == self._stop_ids[rows, None, :]).any(axis=2)
-            stops = np.where(hits.any(axis=1), columns.start + hits.argmax(axis=1) + 1, np.iinfo(np.int64).max)
+            stops = np.where(hits.any(axis=1), places.start + hits.argmax(axis=1) + 1, np.iinfo(np.int64).max)
             for row in rows[(stops <= ends) & self.going[rows]]:
                 self._reasons[row] = "stop"
             ends = np.minimum(ends, stops)
@@ -86,7 +100,8 @@ class Responses:
                     "the model's logits are not finite: its weights are broken or its dtype too narrow"
                 )
             tokens = self._tokens[row, :length].tolist()
-            found[row] = Completion(tokens, log_probs.tolist(), self._reasons[row], weight_version)
+            columns = {name: column.take(row, len(tokens)) for name, column in self._columns.items()}
+            found[row] = Completion(tokens, log_probs.tolist(), self._reasons[row], weight_version, (), columns)
         self._taken = ~self.going
         return found
 

@@ -30,6 +30,7 @@ from corerl_megatron.parallel import Layout
 from corerl_megatron.router_replay import StageReplay
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
 from corerl_torch import layout
+from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.outputs import token_outputs
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
@@ -102,8 +103,8 @@ class Stage(GPTModel):  # type: ignore[misc]
             return passed_on
         if self.config.sequence_parallel:
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        targets = layout.response_tokens(batch, real)
-        values = self._values(hidden[:, 0][positions], targets[share.own] if share else targets, wanted)
+        own = share.own if share else slice(None)
+        values = self._values(hidden[:, 0][positions], batch, real, own, wanted)
         if sharing and share:
             values = {name: sharing.gather(value, share.counts) for name, value in values.items()}
         return token_outputs(values, real)
@@ -120,32 +121,41 @@ class Stage(GPTModel):  # type: ignore[misc]
             sharing=sharing,
         )
 
-    def _values(self, hidden: Tensor, targets: Tensor, wanted: Collection[Wanted]) -> dict[str, Tensor]:
-        """The wanted outputs of (N, K) hidden states, (N, ...) each."""
+    def _values(
+        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, wanted: Collection[Wanted]
+    ) -> dict[str, Tensor]:
+        """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
         if self.head == "value":
             return {"values": self.score(hidden).squeeze(-1).float()}
         names = {each for each in wanted if isinstance(each, str)}
+        targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
         if "vocabulary_log_probs" in names:
-            return of_distribution(self._distribution(hidden), targets, names)
+            logits = self._whole_logits(hidden)
+            kept = kept_mask(batch, places, logits.shape[1])
+            distribution = log_distribution(logits, self.temperature, kept)
+            return of_distribution(distribution, targets, names, truncated=kept is not None)
 
-        def statistics(hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
             logits = self._logits(hidden)
+            kept = kept_mask(batch, places, self.part.size, self.part.start)
             named = {"entropy": "entropy" in wanted, "sum_pi_squared": "sum_pi_squared" in wanted}
             if self.part.group is None:
-                values = token_statistics(logits, targets, self.temperature, **named)
+                values = token_statistics(logits, targets, self.temperature, **named, kept=kept)
             else:
-                values = vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
+                values = vocabulary_parallel_statistics(
+                    logits, targets, self.temperature, self.part, **named, kept=kept
+                )
             return {name: value for name, value in values._asdict().items() if name in names}
 
-        return in_chunks(statistics, (hidden, targets), self.chunk_size)
+        return in_chunks(statistics, (hidden, targets, places), self.chunk_size)
 
-    def _distribution(self, hidden: Tensor) -> Tensor:
-        """(N, V) log-probs of the whole vocabulary."""
+    def _whole_logits(self, hidden: Tensor) -> Tensor:
+        """(N, V) of the whole vocabulary."""
         logits = self._logits(hidden)
         if self.part.group is not None:
             tensor = SequenceGroup(self.ranks.tensor.size, self.ranks.tensor.rank, self.ranks.tensor.group)
             logits = tensor.gather(logits.t().contiguous(), self.counts).t()
-        return log_distribution(logits, self.temperature)
+        return logits
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """(N, own part of the vocabulary), without padding."""

@@ -11,7 +11,8 @@ gradient by a rank's own logits needs no reduction::
 
     d log pi(y) / dz = 1[y] - pi        d H / dz = -pi (log pi + H)        d Σ pi² / dz = 2 pi (pi - Σ pi²)
 
-all over the temperature. Statistics are float32 for any logits; autograd keeps only the logits.
+all over the temperature. Statistics are float32 for any logits; autograd keeps only the logits. With a mask of kept
+tokens (truncated sampling) z is -inf elsewhere, and 0 · log 0 is 0.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +39,14 @@ class Part(NamedTuple):
 
 
 def vocabulary_parallel_statistics(
-    logits: Tensor, targets: Tensor, temperature: float, part: Part, *, entropy: bool, sum_pi_squared: bool
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    part: Part,
+    *,
+    entropy: bool,
+    sum_pi_squared: bool,
+    kept: Tensor | None = None,
 ) -> TokenStatistics:
     """Statistics of softmax(logits / temperature); differentiable, equal on all ranks.
 
@@ -46,17 +54,27 @@ def vocabulary_parallel_statistics(
         logits: (N, size) of the rank's own part, without padding.
         targets: (N,) int64, tokens of the whole vocabulary.
         entropy, sum_pi_squared: whether to compute them; otherwise 0.
+        kept: (N, size) bool, the tokens of the own part that the distribution is over; None: all.
     """
     apply: Any = _Statistics.apply
-    return TokenStatistics(*apply(logits, targets, temperature, part, entropy, sum_pi_squared))
+    return TokenStatistics(*apply(logits, targets, temperature, part, entropy, sum_pi_squared, kept))
 
 
 class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, part: Part, entropy: bool, sum_pi_squared: bool
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        temperature: float,
+        part: Part,
+        entropy: bool,
+        sum_pi_squared: bool,
+        kept: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         scaled = _scaled(logits, temperature)
+        if kept is not None:
+            scaled = scaled.masked_fill(~kept, -torch.inf)
         maximum = scaled.amax(dim=-1) if part.size else scaled.new_full((len(scaled),), -torch.inf)
         _reduce(maximum, dist.ReduceOp.MAX, part)
         scaled = scaled - maximum[:, None]
@@ -66,7 +84,7 @@ class _Statistics(torch.autograd.Function):
         nothing = torch.zeros_like(maximum)
         of_targets = torch.where(own, scaled.gather(1, places)[:, 0], 0.0) if part.size else nothing
         weights = scaled.exp()
-        weighted = (weights * scaled).sum(1) if entropy else nothing
+        weighted = (weights * _finite(scaled, kept)).sum(1) if entropy else nothing
         normalizer = weights.sum(1)
         squared = weights.square_().sum(1) if sum_pi_squared else nothing
         sums = torch.stack([normalizer, weighted, squared, of_targets])
@@ -75,17 +93,17 @@ class _Statistics(torch.autograd.Function):
         log_sum = normalizer.log()
         own_entropy = log_sum - weighted / normalizer if entropy else nothing
         own_sum = squared / normalizer.square()
-        ctx.save_for_backward(logits, places, own, maximum + log_sum, own_entropy, own_sum)
+        ctx.save_for_backward(logits, places, own, maximum + log_sum, own_entropy, own_sum, kept)
         ctx.temperature, ctx.entropy, ctx.sum_pi_squared = temperature, entropy, sum_pi_squared
         ctx.set_materialize_grads(False)
         return of_targets - log_sum, own_entropy, own_sum
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None, None, None]:
         by_log_probs, by_entropy, by_sum = (None if each is None else each[:, None] for each in gradients)
-        logits, places, own, log_normalizer, entropy, sum_pi_squared = ctx.saved_tensors
+        logits, places, own, log_normalizer, entropy, sum_pi_squared, kept = ctx.saved_tensors
         log_pi = _scaled(logits, ctx.temperature) - log_normalizer[:, None]
-        pi = log_pi.exp()
+        pi = log_pi.exp() if kept is None else log_pi.exp().masked_fill(~kept, 0.0)
         result = torch.zeros_like(pi) if by_log_probs is None else pi * -by_log_probs
         if ctx.entropy and by_entropy is not None:
             result -= pi * (log_pi + entropy[:, None]) * by_entropy
@@ -93,11 +111,15 @@ class _Statistics(torch.autograd.Function):
             result += 2 * pi * (pi - sum_pi_squared[:, None]) * by_sum
         if by_log_probs is not None and result.shape[1]:
             result.scatter_add_(1, places, by_log_probs * own[:, None])
-        return (result / ctx.temperature).to(logits.dtype), None, None, None, None, None
+        return (result / ctx.temperature).to(logits.dtype), None, None, None, None, None, None
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:
     return logits.float() if temperature == 1.0 else logits.float() / temperature
+
+
+def _finite(scaled: Tensor, kept: Tensor | None) -> Tensor:
+    return scaled if kept is None else scaled.masked_fill(~kept, 0.0)
 
 
 def _reduce(values: Tensor, operation: Any, part: Part) -> None:

@@ -16,7 +16,7 @@ from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_sglang.options import TESTED, SglangOptions
-from corerl_sglang_engine.requests import UNUSED_POSITIONS
+from corerl_sglang_engine.requests import KEEPS, UNUSED_POSITIONS
 from corerl_torch.routers import COLUMN
 
 KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
@@ -58,7 +58,8 @@ class SglangBackend(EngineBackend):
             raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or use hf or vllm")
         arguments = engine_arguments(model, rollout, options)
         settings = {"engine_args": arguments, "experts": recorded_experts(model, rollout)}
-        environment = engine_environment(model, options)
+        keeps = {KEEPS: "1"} if "kept_tokens" in rollout.record else {}
+        environment = {**engine_environment(model, options), **keeps}
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
 
 

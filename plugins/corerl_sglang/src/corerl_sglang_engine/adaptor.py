@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from corerl_engine.experts import ExpertsOf
+from corerl_engine.recording import Recording
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.managers.io_struct import (
     AbortReq,
@@ -19,7 +20,13 @@ from sglang.srt.managers.io_struct import (
 from sglang.srt.utils.hf_transformers_utils import get_config, get_context_length, get_hf_text_config
 
 from corerl_sglang_engine import scheduler
-from corerl_sglang_engine.requests import UNUSED_POSITIONS, finish_reason, routed_experts, sampling_params
+from corerl_sglang_engine.requests import (
+    UNUSED_POSITIONS,
+    finish_reason,
+    likeliest,
+    routed_experts,
+    sampling_params,
+)
 
 IDLE_SECONDS = 30.0
 
@@ -37,8 +44,9 @@ class WatchedEngine(Engine):  # type: ignore[misc]
 async def start(settings: dict[str, Any]) -> "SglangEngine":
     """Start the engine; returns when it can generate."""
     arguments = settings["engine_args"]
+    started = WatchedEngine(**arguments | {"context_length": context_length(arguments)})
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
-    engine = SglangEngine(WatchedEngine(**arguments | {"context_length": context_length(arguments)}), experts)
+    engine = SglangEngine(started, Recording(settings["record"], settings["top_log_probs"]), experts)
     engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
     return engine
 
@@ -69,8 +77,8 @@ class SglangEngine:
 
     dead = EngineDead
 
-    def __init__(self, engine: Any, experts: ExpertsOf | None = None) -> None:
-        self._engine, self._experts = engine, experts
+    def __init__(self, engine: Any, recording: Recording, experts: ExpertsOf | None = None) -> None:
+        self._engine, self._recording, self._experts = engine, recording, experts
         self._manager = engine.tokenizer_manager
         self._manager.context_len -= UNUSED_POSITIONS  # the limit for requests
         self._asking = asyncio.Lock()
@@ -107,12 +115,14 @@ class SglangEngine:
         return sock_recv(self._engine.send_to_rpc)
 
     async def generate(self, sample: Any) -> None:
+        likely = self._recording.reported(sample.asked, self.vocabulary)
         request = GenerateReqInput(
             rid=sample.engine_id,
             input_ids=sample.asked["prompt_ids"],
             sampling_params=sampling_params(sample.asked, sample.seed),
             return_logprob=True,
             logprob_start_len=-1,
+            top_logprobs_num=likely,
             return_routed_experts=self._experts is not None,
         )
         try:
@@ -122,6 +132,9 @@ class SglangEngine:
                 sample.token_ids = list(output["output_ids"])[: len(log_probs)]
                 sample.log_probs = log_probs[: len(sample.token_ids)]
                 sample.finish_reason = finish_reason(sample.asked, sample.token_ids, facts["finish_reason"]["type"])
+                if likely:
+                    top = likeliest(facts.get("output_top_logprobs") or (), len(sample.token_ids), likely)
+                    sample.columns |= self._recording.columns(sample.asked, *top)
                 if self._experts is not None and facts.get("routed_experts"):
                     tokens = len(sample.asked["prompt_ids"]) + len(sample.token_ids)
                     routed = routed_experts(facts["routed_experts"], self._layers, self._experts.top_k)

@@ -14,9 +14,15 @@ LARGEST = 1 - 2**-24
 
 
 def choose(
-    probs: Tensor, limits: tuple[Tensor, Tensor, Tensor], numbers: Tensor, *, limited: bool, best: Tensor | None
+    probs: Tensor,
+    limits: tuple[Tensor, Tensor, Tensor],
+    numbers: Tensor,
+    *,
+    limited: bool,
+    best: Tensor | None,
+    replace: bool = False,
 ) -> Tensor:
-    """The next token of each row, (rows,) int32; ``probs`` are not changed.
+    """The next token of each row, (rows,) int32; ``probs`` are not changed unless ``replace``.
 
     Args:
         probs: (rows, vocabulary) float32.
@@ -24,9 +30,15 @@ def choose(
         numbers: see :func:`draw`.
         limited: False if no row has limits; the filter is then skipped, with the same result.
         best: (rows,) the most likely tokens, for rows whose top_k is 1; None if there are none.
+        replace: put the probabilities over the kept tokens in the place of ``probs``, of which SGLang takes log-probs.
+            Rows whose top_k is 1 stay: SGLang gives greedy requests this limit.
     """
     if limited:
-        probs = probs.masked_fill(~kept(probs, *limits), 0.0)
+        filtered = probs.masked_fill(~kept(probs, *limits), 0.0)
+        if replace:
+            changed = ((filtered != probs).any(dim=-1) & (limits[0] != 1))[:, None]
+            probs.copy_(torch.where(changed, filtered / filtered.sum(dim=-1, keepdim=True), probs))
+        probs = filtered
     tokens = draw(probs, numbers)
     if best is not None:
         tokens = torch.where(limits[0] == 1, best, tokens)

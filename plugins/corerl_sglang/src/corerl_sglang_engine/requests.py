@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+KEEPS = "CORERL_SGLANG_KEEPS"
+"""variable of the schedulers' processes: 1 if the kept tokens are recorded"""
+
 UNUSED_POSITIONS = 2
 """positions at the end of the context for which SGLang generates nothing: its context is longer by this number"""
 
@@ -17,6 +20,7 @@ def sampling_params(asked: dict[str, Any], seed: int) -> dict[str, Any]:
         "temperature": asked["temperature"],
         "top_p": asked["top_p"],
         "top_k": asked["top_k"],
+        "min_p": asked["min_p"],
         "stop_token_ids": asked["stop_token_ids"],
         "ignore_eos": asked["ignore_eos"],
         "sampling_seed": seed,
@@ -32,3 +36,16 @@ def finish_reason(asked: dict[str, Any], token_ids: Sequence[int], given: str) -
     """``stop`` if the last token is a stop token: SGLang checks the number of tokens first, and returns ``length``."""
     stops = () if asked["ignore_eos"] else asked["stop_token_ids"]
     return "stop" if token_ids and token_ids[-1] in stops else given
+
+
+def likeliest(reported: Sequence[Sequence[Any]], tokens: int, width: int) -> tuple[Any, Any]:
+    """(tokens, width) ids and log-probs of the most likely tokens of each position.
+
+    Args:
+        reported: SGLang's ``output_top_logprobs``: (log-prob, id, text) of each; at most ``width`` of a position.
+    """
+    token_ids, log_probs = np.zeros((tokens, width), np.int32), np.full((tokens, width), -np.inf, np.float32)
+    for place, entries in enumerate(reported[:tokens]):
+        for rank, (log_prob, token_id, *_) in enumerate((entries or ())[:width]):
+            token_ids[place, rank], log_probs[place, rank] = token_id, log_prob
+    return token_ids, log_probs

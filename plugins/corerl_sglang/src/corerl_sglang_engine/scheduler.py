@@ -1,6 +1,7 @@
 """Operations of SGLang's schedulers, each with its share of the model, beyond those of SGLang."""
 
 import json
+import os
 import traceback
 from typing import Any
 
@@ -14,6 +15,7 @@ from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, 
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from corerl_sglang_engine import filtering, written
+from corerl_sglang_engine.requests import KEEPS
 
 
 def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
@@ -142,6 +144,7 @@ def draw_by_seed() -> None:
 def choose_row_by_row() -> None:
     """Make the next token of a request depend only on its own limits and seed; of a greedy request, on its logits."""
     preprocess, sample = Sampler._preprocess_logits, Sampler._sample_from_probs
+    replaces = os.environ.get(KEEPS) == "1"
 
     def _preprocess_logits(self: Any, logits: Any, info: Any) -> Any:
         logits = preprocess(self, logits, info)
@@ -153,6 +156,11 @@ def choose_row_by_row() -> None:
             return sample(self, probs, info, positions, simple)
         numbers = murmur_hash32(info.sampling_seed, positions, torch.arange(probs.shape[-1], device=probs.device))
         limits = info.top_ks, info.top_ps, info.min_ps
-        return filtering.choose(probs.float(), limits, numbers, limited=not simple, best=self.corerl_best)
+        chosen = {"limited": not simple, "best": self.corerl_best, "replace": replaces}
+        own = probs.float()
+        tokens = filtering.choose(own, limits, numbers, **chosen)
+        if replaces and own is not probs:
+            probs.copy_(own)
+        return tokens
 
     Sampler._preprocess_logits, Sampler._sample_from_probs = _preprocess_logits, _sample_from_probs

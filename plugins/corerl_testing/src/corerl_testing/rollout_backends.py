@@ -5,6 +5,7 @@ device is the CPU, or a CUDA device for a backend that refuses the CPU (RequestE
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -60,6 +61,18 @@ def _top_p_and_top_k(engine: Engine) -> None:
                 better = row[row > row[chosen] + 2 * engine.tolerance].exp()
                 if len(better) >= limit.get("top_k", VOCABULARY) or better.sum() > limit.get("top_p", 1) + 1e-3:
                     raise CheckFailed(f"with {limit} a token was drawn that {len(better)} others stand before")
+
+
+def _min_p(engine: Engine) -> None:
+    least = math.log(0.3)
+    for completion in engine.one(n=32, max_tokens=3, min_p=0.3):
+        log_probs = engine.log_probs(PROMPTS[0], completion.token_ids)
+        for chosen, row in zip(completion.token_ids, log_probs, strict=True):
+            if row[chosen] - row.max() < least - 2 * engine.tolerance:
+                share = float((row[chosen] - row.max()).exp())
+                raise CheckFailed(
+                    f"with min_p=0.3 a token was drawn that is {share:.2g} times as likely as the likeliest"
+                )
 
 
 def _samples_follow_the_softmax(engine: Engine) -> None:
@@ -221,6 +234,7 @@ CHECKS: dict[str, Callable[[Engine], None]] = {
     "log_probs_at_a_temperature": _log_probs_at_a_temperature,
     "log_probs_before_top_p_and_top_k": _log_probs_before_top_p_and_top_k,
     "top_p_and_top_k": _top_p_and_top_k,
+    "min_p": _min_p,
     "samples_follow_the_softmax": _samples_follow_the_softmax,
     "later_tokens_follow_the_softmax": _later_tokens_follow_the_softmax,
     "samples_follow_what_is_kept": _samples_follow_what_is_kept,

@@ -16,15 +16,22 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.errors import CoreRLError
 from corerl_testing.ranks import Job
+from corerl_testing.training_kept import kept_tokens
 from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
 from corerl_testing.trees import tree_batch
 
 VOCABULARY = 50
 
 
-def rank_batch(seed: int = 0, rows: int = 7) -> Experience:
-    """The rows that ranks share, of a vocabulary of 50 tokens, with returns."""
+def rank_batch(seed: int = 0, rows: int = 7, *, kept: bool = False) -> Experience:
+    """The rows that ranks share, of a vocabulary of 50 tokens, with returns.
+
+    Args:
+        kept: with the column ``kept_tokens``.
+    """
     experience = batch(seed, "seq-mean-token-mean", rows=rows, vocabulary=VOCABULARY)
+    if kept:
+        experience.columns["kept_tokens"] = kept_tokens(experience, VOCABULARY)
     generator = torch.Generator().manual_seed(seed)
     experience.returns = torch.randn(experience.response_mask.shape, generator=generator)
     return experience
@@ -117,7 +124,10 @@ class RankJobs(ABC):
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
-        experience = share(self.rows(job), strategy)
+        experience = self.rows(job)
+        if job.get("kept"):
+            experience.columns["kept_tokens"] = kept_tokens(experience, VOCABULARY)
+        experience = share(experience, strategy)
         if job.get("warm"):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}

@@ -20,6 +20,7 @@ from corerl_testing import devices
 from corerl_testing.deadline import Lane
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import VOCABULARY, reference, response_log_probs, tiny_model
+from corerl_testing.training_kept import kept_sets
 from corerl_torch.supervised import SupervisedObjective
 
 DEADLINE = 300.0
@@ -147,19 +148,31 @@ def split_rows(experience: Experience) -> list[tuple[list[int], list[int]]]:
 
 def true_outputs(model: Any, experience: Experience, output: Output, temperature: float) -> list[Tensor]:
     """One output of a float64 model, row by row, (tokens,) or (tokens, vocabulary) each."""
-    rows = split_rows(experience)
+    rows = zip(split_rows(experience), kept_sets(experience), strict=True)
     with torch.no_grad():
-        return [_outputs_of_row(model, prompt, response, temperature)[output] for prompt, response in rows]
+        return [_outputs_of_row(model, *row, temperature, kept)[output] for row, kept in rows]
 
 
-def _outputs_of_row(model: Any, prompt: list[int], response: list[int], temperature: float) -> dict[Output, Tensor]:
+def _outputs_of_row(
+    model: Any, prompt: list[int], response: list[int], temperature: float, kept: list[list[int]]
+) -> dict[Output, Tensor]:
     log_probs = response_log_probs(model, prompt, response, temperature)
+    if any(kept):
+        log_probs = torch.stack([_over(row, own) for row, own in zip(log_probs, kept, strict=True)])
     return {
         "log_probs": log_probs.gather(1, torch.tensor(response)[:, None])[:, 0],
         "entropy": -(log_probs.exp() * log_probs).sum(dim=1),
         "sum_pi_squared": log_probs.exp().square().sum(dim=1),
         "vocabulary_log_probs": log_probs,
     }
+
+
+def _over(log_probs: Tensor, kept: list[int]) -> Tensor:
+    """(V,) log-probs over the kept tokens, -1e4 elsewhere; over all without any."""
+    if not kept:
+        return log_probs
+    places = torch.tensor(kept)
+    return torch.full_like(log_probs, -1e4).index_put((places,), log_probs[places].log_softmax(0))
 
 
 def given_output(outputs: TokenOutputs, output: Output) -> Tensor:
@@ -206,8 +219,8 @@ class Reference:
         """(B, T) or (B, T, V) float64, with gradients."""
         width = experience.response_mask.shape[1]
         rows = [
-            _outputs_of_row(self.model, prompt, response, self.temperature)
-            for prompt, response in split_rows(experience)
+            _outputs_of_row(self.model, prompt, response, self.temperature, kept)
+            for (prompt, response), kept in zip(split_rows(experience), kept_sets(experience), strict=True)
         ]
         whole: dict[str, Any] = {}
         for name in (each for each in wanted if isinstance(each, str)):

@@ -29,6 +29,7 @@ from corerl_testing.training_reference import (
     tolerance,
     true_outputs,
 )
+from corerl_testing.training_replays import REPLAYS
 from corerl_testing.training_state import STATE
 from corerl_testing.training_updates import OUTPUTS, UPDATES
 
@@ -39,7 +40,7 @@ def checks(selected: Factory) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     for output in OUTPUTS:
         yield output, functools.partial(_forward, selected, output, 1.0)
-    for name, check in {**CHECKS, **UPDATES, **PARTITIONS, **CRITICS, **STATE, **LIFECYCLE}.items():
+    for name, check in {**CHECKS, **UPDATES, **PARTITIONS, **CRITICS, **STATE, **REPLAYS, **LIFECYCLE}.items():
         yield name, functools.partial(check, selected)
 
 

@@ -41,7 +41,7 @@ LONG = dataclasses.replace(OPTIM, eps=1e-2, betas=[0.7, 0.95])
 """a step whose length depends on the gradient's length, not only on its direction"""
 
 
-def _agrees(
+def agrees(
     selected: Factory,
     optim: OptimConfig,
     grad_clip: float = 100.0,
@@ -73,20 +73,20 @@ def _agrees(
 
 
 def _update_is_adamw(selected: Factory) -> None:
-    _agrees(selected, OPTIM)
+    agrees(selected, OPTIM)
 
 
 def _untied_update_is_adamw(selected: Factory) -> None:
-    _agrees(selected, OPTIM, tied=False, what=" of an untied model")
+    agrees(selected, OPTIM, tied=False, what=" of an untied model")
 
 
 def _gradient_clipping(selected: Factory) -> None:
-    _agrees(selected, dataclasses.replace(OPTIM, eps=1e-3), grad_clip=0.02)
+    agrees(selected, dataclasses.replace(OPTIM, eps=1e-3), grad_clip=0.02)
 
 
 def _temperature_in_updates(selected: Factory) -> None:
     for temperature in (0.5, 2.0):
-        _agrees(selected, LONG, temperature=temperature, what=f" at temperature {temperature:g}")
+        agrees(selected, LONG, temperature=temperature, what=f" at temperature {temperature:g}")
 
 
 def _every_weight_is_trained(selected: Factory) -> None:
@@ -113,7 +113,7 @@ def _masked_tokens_are_read(selected: Factory) -> None:
     experience.response_mask[:, 1::3] = False
     assert experience.loss_weights is not None
     experience.loss_weights = torch.where(experience.response_mask, experience.loss_weights, 0.0)
-    _agrees(selected, LONG, batches=[experience], what=" on responses with tokens that are not trained")
+    agrees(selected, LONG, batches=[experience], what=" on responses with tokens that are not trained")
 
 
 def _long_responses(selected: Factory) -> None:
@@ -123,7 +123,7 @@ def _long_responses(selected: Factory) -> None:
     long = torch.randint(PAD, (1200,), generator=generator).tolist()
     experience = collate([[5, 6], [7], [8, 9, 10]], [long, [], [11]], [0, 0, 0])
     experience.loss_weights = loss_weights(experience.response_mask, "token-mean")
-    _agrees(selected, LONG, batches=[experience], what=" on responses of 1200 tokens, of none and of one")
+    agrees(selected, LONG, batches=[experience], what=" on responses of 1200 tokens, of none and of one")
     given = given_output(build(selected).forward(experience, {"log_probs"}), "log_probs")
     expected = true_outputs(reference(tiny_model()), experience, "log_probs", 1.0)
     off = max(error(given[row, : len(each)], each) for row, each in enumerate(expected) if len(each))
@@ -153,7 +153,7 @@ class _Of:
 def _gradient_of_each_output(selected: Factory) -> None:
     """Each output is differentiable, also at another temperature."""
     for output in OUTPUTS:
-        _agrees(
+        agrees(
             selected, LONG, batches=[batch()], objective=_Of(output), temperature=0.7, what=f" on the {output} alone"
         )
 
@@ -200,7 +200,7 @@ def _policy_objectives(selected: Factory) -> None:
     }
     for name, objective in objectives.items():
         batches = [policy_batch(number) for number in range(2)]
-        _agrees(selected, LONG, batches=batches, objective=objective, temperature=0.8, what=f" with a {name}")
+        agrees(selected, LONG, batches=batches, objective=objective, temperature=0.8, what=f" with a {name}")
 
 
 def _learning_rate_schedule(selected: Factory) -> None:

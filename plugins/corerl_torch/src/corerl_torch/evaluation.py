@@ -24,7 +24,9 @@ def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) ->
     greedy = SamplingParams(config.data.max_response_length, values.n, temperature=0.0, stop_token_ids=stop_token_ids)
     if not values.do_sample:
         return greedy
-    return dataclasses.replace(greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k)
+    return dataclasses.replace(
+        greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k, min_p=values.min_p
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,8 @@
 
 autograd would keep tensors of several times the size of the logits for these three; this code keeps only the logits,
 in their own dtype. Compiled, each direction reads them and makes no float32 tensor of their size.
+
+With a mask of kept tokens (truncated sampling) pi is over these: z is -inf elsewhere, pi 0, and so is the gradient.
 """
 
 import functools
@@ -16,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from corerl_torch.kept_tokens import EXCLUDED
+
 
 class TokenStatistics(NamedTuple):
     """(N,) float32 each; entropy in nats."""
@@ -25,8 +29,10 @@ class TokenStatistics(NamedTuple):
     sum_pi_squared: Tensor
 
 
-def log_distribution(logits: Tensor, temperature: float) -> Tensor:
-    """(N, V) float32, log softmax(logits / temperature)."""
+def log_distribution(logits: Tensor, temperature: float, kept: Tensor | None = None) -> Tensor:
+    """(N, V) float32, log softmax(logits / temperature); over the kept tokens, and -inf elsewhere, with (N, V) bool."""
+    if kept is not None:
+        logits = logits.masked_fill(~kept, -torch.inf)
     if temperature != 1.0:
         logits = logits.float() / temperature
     return torch.log_softmax(logits, dim=-1, dtype=torch.float32)
@@ -40,6 +46,7 @@ def token_statistics(
     entropy: bool,
     sum_pi_squared: bool,
     compiled: bool = False,
+    kept: Tensor | None = None,
 ) -> TokenStatistics:
     """Statistics of softmax(logits / temperature); differentiable.
 
@@ -48,9 +55,10 @@ def token_statistics(
         targets: (N,) int64, the tokens whose log-probs are wanted.
         entropy, sum_pi_squared: whether to compute them; otherwise 0.
         compiled: with ``torch.compile``.
+        kept: (N, V) bool, the tokens that the distribution is over, the target included; None: all.
     """
     apply: Any = _TokenStatistics.apply
-    return TokenStatistics(*apply(logits, targets, temperature, entropy, sum_pi_squared, compiled))
+    return TokenStatistics(*apply(logits, targets, temperature, entropy, sum_pi_squared, compiled, kept))
 
 
 def in_chunks(
@@ -71,13 +79,23 @@ def in_chunks(
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def of_distribution(distribution: Tensor, targets: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
-    """The wanted statistics of (N, V) log-probs of a whole vocabulary."""
-    values = {"vocabulary_log_probs": distribution}
+def of_distribution(
+    distribution: Tensor, targets: Tensor, wanted: Collection[str], *, truncated: bool = False
+) -> dict[str, Tensor]:
+    """The wanted statistics of (N, V) log-probs of a whole vocabulary.
+
+    Args:
+        truncated: excluded tokens have -inf; their ``vocabulary_log_probs`` are ``EXCLUDED``.
+    """
+    values = {}
     if "log_probs" in wanted:
         values["log_probs"] = distribution.gather(1, targets[:, None]).squeeze(1)
+    if truncated:
+        distribution = distribution.clamp(min=EXCLUDED)
+    values["vocabulary_log_probs"] = distribution
     if "entropy" in wanted:
-        values["entropy"] = torch.special.entr(distribution.exp()).sum(dim=-1)
+        pi = distribution.exp()  # the gradient of entr at 0 is infinite
+        values["entropy"] = (-(pi * distribution) if truncated else torch.special.entr(pi)).sum(dim=-1)
     if "sum_pi_squared" in wanted:
         values["sum_pi_squared"] = (2 * distribution).exp().sum(dim=-1)
     return values
@@ -93,19 +111,20 @@ class _TokenStatistics(torch.autograd.Function):
         entropy: bool,
         sum_pi_squared: bool,
         compiled: bool,
+        kept: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        answer = _function(_statistics, compiled, logits, targets)
+        answer = _function(_statistics, compiled, logits, targets, kept)
         log_probs, own_entropy, own_sum = answer(temperature, entropy, sum_pi_squared)
-        ctx.save_for_backward(logits, targets, log_probs, own_entropy, own_sum)
+        ctx.save_for_backward(logits, targets, log_probs, own_entropy, own_sum, kept)
         ctx.temperature, ctx.compiled = temperature, compiled
         ctx.entropy, ctx.sum_pi_squared = entropy, sum_pi_squared
         ctx.set_materialize_grads(False)
         return log_probs, own_entropy, own_sum
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None, None, None]:
         by_log_probs, by_entropy, by_sum = gradients
-        logits, targets, log_probs, entropy, sum_pi_squared = ctx.saved_tensors
+        logits, targets, log_probs, entropy, sum_pi_squared, kept = ctx.saved_tensors
         by_entropy = by_entropy if ctx.entropy else None
         by_sum = by_sum if ctx.sum_pi_squared else None
         rows = torch.zeros_like(log_probs)  # factor of -pi
@@ -119,18 +138,18 @@ class _TokenStatistics(torch.autograd.Function):
         of_targets = logits.gather(1, places).float()
         normalizer = of_targets / ctx.temperature - log_probs[:, None]
         rest = (normalizer, rows, by_entropy, by_sum)
-        result = _function(_gradient, ctx.compiled, logits, *rest)(ctx.temperature, logits.dtype)
+        result = _function(_gradient, ctx.compiled, logits, kept, *rest)(ctx.temperature, logits.dtype)
         if by_log_probs is not None:
-            at_targets = _gradient(of_targets, *rest, ctx.temperature, torch.float32)
+            at_targets = _gradient(of_targets, None, *rest, ctx.temperature, torch.float32)
             at_targets += by_log_probs[:, None] / ctx.temperature
             result.scatter_(1, places, at_targets.to(result.dtype))
-        return result, None, None, None, None, None
+        return result, None, None, None, None, None, None
 
 
 def _statistics(
-    logits: Tensor, targets: Tensor, temperature: float, entropy: bool, sum_pi_squared: bool
+    logits: Tensor, targets: Tensor, kept: Tensor | None, temperature: float, entropy: bool, sum_pi_squared: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    distribution = log_distribution(logits, temperature)
+    distribution = log_distribution(logits, temperature, kept)
     log_probs = distribution.gather(1, targets[:, None]).squeeze(1)
     own_entropy, own_sum = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
     if entropy or sum_pi_squared:
@@ -142,6 +161,7 @@ def _statistics(
 
 def _gradient(
     logits: Tensor,
+    kept: Tensor | None,
     normalizer: Tensor,
     rows: Tensor,
     by_entropy: Tensor | None,
@@ -151,6 +171,8 @@ def _gradient(
 ) -> Tensor:
     """The gradient without the term 1[y]; ``normalizer`` (N, 1) is log Σ exp(z / temperature)."""
     pi = (logits.float() / temperature if temperature != 1.0 else logits.float()).sub(normalizer).exp_()
+    if kept is not None:
+        pi = pi.masked_fill_(~kept, 0.0)
     result = pi * -rows[:, None]
     if by_entropy is not None:
         result += torch.special.entr(pi).mul_(by_entropy[:, None])

@@ -105,6 +105,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "enable_prefix_caching": True,
         "disable_log_stats": True,
     }
+    if rollout.record:
+        arguments["max_logprobs"] = max(20, rollout.top_k, rollout.val_kwargs.top_k, rollout.top_log_probs)
     if COLUMN in rollout.record:
         arguments["enable_return_routed_experts"] = True
     if device == "cpu":

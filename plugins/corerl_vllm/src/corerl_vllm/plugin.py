@@ -15,7 +15,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "vllm",
         "corerl_vllm.backend:VllmBackend",
         options="corerl_vllm.options:VllmOptions",
-        records=("experts",),
+        records=("experts", "kept_tokens", "top_log_probs"),
         starts_beside_models=True,
         summary="vLLM in a process of its own, optionally in its own Python environment",
     )

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+import numpy as np
 from corerl_engine.experts import ExpertsOf
+from corerl_engine.recording import Recording
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
@@ -42,9 +44,10 @@ def _engine(config: Any) -> Any:
 
 
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
-    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare")
+    recording = Recording(settings["record"], settings["top_log_probs"])
+    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=(recording.keeps,))
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
-    return VllmEngine(engine, settings["sleep_level"], devices, experts)
+    return VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
 
 
 class VllmEngine:
@@ -53,9 +56,14 @@ class VllmEngine:
     dead = EngineDeadError
 
     def __init__(
-        self, engine: Any, sleep_level: int, devices: list[list[str]], experts: ExpertsOf | None = None
+        self,
+        engine: Any,
+        sleep_level: int,
+        devices: list[list[str]],
+        recording: Recording,
+        experts: ExpertsOf | None = None,
     ) -> None:
-        self._engine, self._experts = engine, experts
+        self._engine, self._recording, self._experts = engine, recording, experts
         self._level = sleep_level
         self.vocabulary: int = engine.model_config.get_vocab_size()
         self.context: int = engine.model_config.max_model_len
@@ -96,13 +104,19 @@ class VllmEngine:
 
     async def generate(self, sample: Any) -> None:
         prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}
-        async for output in self._engine.generate(prompt, sampling_params(sample), sample.engine_id):
+        likely = self._recording.reported(sample.asked, self.vocabulary)
+        async for output in self._engine.generate(prompt, sampling_params(sample, likely), sample.engine_id):
             completion = output.outputs[0]
             log_probs = completion.logprobs
             chosen = [] if log_probs is None else [log_probs.logprobs[start] for start in log_probs.start_indices]
             sample.token_ids = list(completion.token_ids)[: len(chosen)]
             sample.log_probs = chosen[: len(sample.token_ids)]
             sample.finish_reason = completion.finish_reason or "abort"
+            if likely and log_probs is not None:
+                of_tokens = slice(len(sample.token_ids)), slice(1, None)  # the sampled token comes first
+                token_ids = np.array(log_probs.token_ids).reshape(-1, 1 + likely)[of_tokens]
+                values = np.array(log_probs.logprobs).reshape(-1, 1 + likely)[of_tokens]
+                sample.columns |= self._recording.columns(sample.asked, token_ids, values)
             self._record(sample, getattr(completion, "routed_experts", None))
 
     def _record(self, sample: Any, routed: Any) -> None:
@@ -165,18 +179,23 @@ def load_of(stats: Any, room: int) -> dict[str, float]:
     }
 
 
-def sampling_params(sample: Any) -> SamplingParams:
-    """vLLM's parameters; only ``stop_token_ids`` stop."""
+def sampling_params(sample: Any, likely: int) -> SamplingParams:
+    """vLLM's parameters; only ``stop_token_ids`` stop.
+
+    Args:
+        likely: number of most likely tokens that are reported at each position.
+    """
     asked = sample.asked
     return SamplingParams(
         max_tokens=asked["max_tokens"],
         temperature=asked["temperature"],
         top_p=asked["top_p"],
         top_k=asked["top_k"],
+        min_p=asked["min_p"],
         stop_token_ids=[] if asked["ignore_eos"] else asked["stop_token_ids"],
         ignore_eos=True,
         seed=sample.seed,
-        logprobs=0,
+        logprobs=likely,
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,

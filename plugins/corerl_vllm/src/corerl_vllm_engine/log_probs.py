@@ -1,51 +1,117 @@
-"""Log-probs over the whole vocabulary at the temperature, before top-p and top-k.
+"""Log-probs at the temperature: over the whole vocabulary, or over the tokens that top-p, top-k and min-p keep.
 
-vLLM returns log-probs of the plain logits (``raw_logprobs``) or after top-p and top-k (``processed_logprobs``). The
-sampler is set to the latter, and returns the values from just before its filter.
+vLLM returns log-probs of the plain logits (``raw_logprobs``) or after the filters (``processed_logprobs``). If the kept
+tokens are recorded, the latter are right: all other tokens have -inf. Otherwise the sampler is set to the latter, and
+returns the values from just before its filters.
 """
 
 from typing import Any
 
 
-def report_before_filtering(sampler: Any) -> None:
+def prepare(sampler: Any, keeps: bool) -> None:
     """Change a sampler of vLLM's first or second model runner.
+
+    Args:
+        keeps: the kept tokens are recorded.
 
     Raises:
         RuntimeError: the sampler has another structure.
     """
-    if hasattr(sampler, "topk_topp_sampler"):
-        _first_runner(sampler.topk_topp_sampler)
-    elif hasattr(sampler, "apply_sampling_params") and hasattr(sampler, "sample"):
+    first, second = hasattr(sampler, "topk_topp_sampler"), hasattr(sampler, "apply_sampling_params")
+    if keeps:
+        if first:
+            _keep_few(sampler.topk_topp_sampler, "forward", logits=0, top_k=2)
+        elif second and hasattr(sampler, "_sample_random"):
+            _keep_few(sampler, "_sample_random", logits=0, top_k=4)
+        else:
+            raise RuntimeError(f"the sampler {type(sampler).__name__} of this vLLM is unknown")
+    elif first and hasattr(sampler, "apply_temperature"):
+        _first_runner(sampler)
+    elif second and hasattr(sampler, "sample"):
         _second_runner(sampler)
     else:
         raise RuntimeError(f"the sampler {type(sampler).__name__} of this vLLM is unknown")
     sampler.logprobs_mode = "processed_logprobs"
 
 
-def _first_runner(filtered: Any) -> None:
-    """``filtered(logits, …)`` returns tokens and log-probs of the kept tokens; logits are already divided."""
+def without_ties(logits: Any, top_k: Any) -> Any:
+    """The logits of at most ``top_k`` tokens of each row; -inf for all others.
+
+    vLLM keeps every token that is as likely as the last one of the top k. Logits of bf16 are often equal, and then more
+    tokens would be kept than log-probs are reported.
+
+    Args:
+        logits: (rows, vocabulary).
+        top_k: (rows,), the vocabulary or more for rows without a limit; None: no row has one.
+    """
+    import torch
+
+    vocabulary = logits.shape[-1]
+    limited = None if top_k is None else top_k < vocabulary
+    if limited is None or not limited.any():
+        return logits
+    most = int(torch.where(limited, top_k, 0).max())
+    token_ids = logits.topk(most, dim=-1).indices
+    inside = torch.arange(most, device=logits.device) < top_k[:, None]
+    keep = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, token_ids, inside)
+    return logits.masked_fill(~(keep | ~limited[:, None]), -torch.inf)
+
+
+def _keep_few(owner: Any, name: str, *, logits: int, top_k: int) -> None:
+    """Let a method, whose arguments have these numbers, see logits :func:`without_ties`."""
+    original = getattr(owner, name)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        given[logits] = without_ties(given[logits], given[top_k])
+        return original(*given, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def _first_runner(sampler: Any) -> None:
+    """``apply_temperature`` divides the logits; min-p follows; log-probs of ``topk_topp_sampler`` are replaced."""
+    filtered, divide = sampler.topk_topp_sampler, sampler.apply_temperature
     original = filtered.forward
     filtered.logprobs_mode = "raw_logprobs"
+    before: list[Any] = []
 
-    def forward(logits: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        log_probs = logits.log_softmax(dim=-1)  # before filtering, which works in place
-        return original(logits, *args, **kwargs)[0], log_probs
+    def apply_temperature(*args: Any, **kwargs: Any) -> Any:
+        logits = divide(*args, **kwargs)
+        before[:] = [logits.log_softmax(dim=-1)]  # before filtering, which works in place
+        return logits
 
-    filtered.forward = forward
+    def forward(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return original(*args, **kwargs)[0], before.pop()
+
+    sampler.apply_temperature, filtered.forward = apply_temperature, forward
 
 
 def _second_runner(sampler: Any) -> None:
-    """``apply_sampling_params`` divides the logits; ``sample`` calls it, filters, and returns the kept tokens."""
+    """``apply_sampling_params`` divides the logits and applies min-p; ``sample`` calls it, filters, and returns what is
+    kept."""
     divide, sample = sampler.apply_sampling_params, sampler.sample
     before: list[Any] = []
 
+    def keep_before(method: Any) -> Any:
+        def apply_min_p(logits: Any, *args: Any, **kwargs: Any) -> Any:
+            before[:] = [logits.clone()]
+            return method(logits, *args, **kwargs)
+
+        return apply_min_p
+
+    states: Any = getattr(sampler, "sampling_states", None)
+    if hasattr(states, "apply_min_p"):
+        states.apply_min_p = keep_before(states.apply_min_p)
+
     def apply_sampling_params(*args: Any, **kwargs: Any) -> Any:
+        before.clear()
         logits = divide(*args, **kwargs)
-        before.append(logits.clone())  # filtering may work in place
+        if not before:
+            before.append(logits.clone())  # filtering may work in place
         return logits
 
     def sample_and_report(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        before.clear()
         tokens = sample(*args, **kwargs)[0]
         return tokens, before.pop()
 

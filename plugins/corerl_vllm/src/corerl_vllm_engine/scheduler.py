@@ -98,19 +98,21 @@ class _Response:
         stops: tokens that end the response.
         longest: output tokens that end it.
         is_plain: a token that does not end it needs to be appended, and nothing else.
+        reported: number of most likely tokens that are reported at each position.
     """
 
-    __slots__ = ("experts", "is_plain", "log_probs", "longest", "request", "stops", "tokens")
+    __slots__ = ("experts", "is_plain", "log_probs", "longest", "reported", "request", "stops", "tokens")
 
     def __init__(self, request: Any, max_model_len: int) -> None:
         self.request = request
         self.tokens: list[int] = []
         self.log_probs: list[tuple[Any, int, int]] = []
         self.experts: list[Any] = []
-        self.is_plain = False
+        self.is_plain, self.reported = False, 0
         sampling = getattr(request, "sampling_params", None)
         if sampling is not None:
             self.stops = {sampling.eos_token_id, *(sampling.stop_token_ids or ())}
+            self.reported = sampling.num_logprobs or 0
             self.longest = min(request.max_tokens, max_model_len - request.num_prompt_tokens)
             self.is_plain = sampling.num_logprobs is not None and not (
                 sampling.min_tokens
@@ -137,8 +139,12 @@ class _Response:
         tokens, log_probs, self.tokens, self.log_probs = self.tokens, self.log_probs, [], []
         if not log_probs:
             return tokens, None
-        arrays = zip(*([array[start:end] for array in step[:3]] for step, start, end in log_probs), strict=True)
-        return tokens, LogprobsLists(*map(np.concatenate, arrays), None)
+        width = 1 + self.reported  # a step's arrays are as wide as its widest request
+        parts = [
+            (step[0][start:end, :width], step[1][start:end, :width], step[2][start:end])
+            for step, start, end in log_probs
+        ]
+        return tokens, LogprobsLists(*map(np.concatenate, zip(*parts, strict=True)), None)
 
 
 class _Gathering:

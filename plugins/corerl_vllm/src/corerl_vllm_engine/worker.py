@@ -9,7 +9,7 @@ from corerl_engine.digest import digests
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from corerl_vllm_engine.log_probs import report_before_filtering
+from corerl_vllm_engine import log_probs
 
 AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 """methods of layers that, on CUDA, use their weights unchanged"""
@@ -22,10 +22,14 @@ class Worker:
     vllm_config: Any
     device: Any
 
-    def corerl_prepare(self) -> list[str]:
-        """Prepare the worker once, after the start; returns the CUDA devices that this worker sees."""
+    def corerl_prepare(self, keeps: bool) -> list[str]:
+        """Prepare the worker once, after the start; returns the CUDA devices that this worker sees.
+
+        Args:
+            keeps: the kept tokens are recorded.
+        """
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
-            report_before_filtering(sampler)
+            log_probs.prepare(sampler, keeps)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
         devices: list[str] = weights.visible_devices()
         return devices

@@ -18,6 +18,7 @@ PROBE = {
     "temperature": 0.0,
     "top_p": 1.0,
     "top_k": -1,
+    "min_p": 0.0,
     "stop_token_ids": [],
     "ignore_eos": True,
     "seed": 0,

@@ -160,22 +160,31 @@ def _output(config: TrainConfig) -> Iterator[Finding]:
 
 def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator[Finding]:
     """Findings for training samples from a truncated vocabulary, whose log-probs cover the whole one."""
-    top_p, top_k = config.rollout.top_p, config.rollout.top_k
+    rollout = config.rollout
     given: dict[str, tuple[float, float]] = {}
-    if top_p < 1:
-        given["rollout.top_p"] = (top_p, 1.0)
-    if top_k > 0 and (vocabulary is None or top_k < vocabulary):
-        given["rollout.top_k"] = (top_k, -1)
-    if given:
-        yield finding(
-            "warning",
-            next(iter(given)),
-            f"{' and '.join(f'{key}={value}' for key, (value, _) in given.items())}: responses are drawn from a "
-            "truncated distribution, and the log-probs of training are over the whole vocabulary, so the policy "
-            "gradient, importance weights and KL estimates are biased",
-            f"Set {' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; "
-            "rollout.val_kwargs may truncate.",
-        )
+    if rollout.top_p < 1:
+        given["rollout.top_p"] = (rollout.top_p, 1.0)
+    if rollout.top_k > 0 and (vocabulary is None or rollout.top_k < vocabulary):
+        given["rollout.top_k"] = (rollout.top_k, -1)
+    if rollout.min_p > 0:
+        given["rollout.min_p"] = (rollout.min_p, 0.0)
+    if not given:
+        return
+    limits = " and ".join(f"{key}={value}" for key, (value, _) in given.items())
+    if "kept_tokens" in rollout.record:
+        most = f"at most {rollout.top_k} of them" if rollout.top_k > 0 else "their number has no limit (rollout.top_k)"
+        sentence = f"with {limits}, the ids of the kept tokens travel with each sampled token, 4 bytes each: {most}"
+        yield finding("note", "rollout.record", sentence)
+        return
+    yield finding(
+        "warning",
+        next(iter(given)),
+        f"{limits}: responses are drawn from a truncated distribution, and the log-probs of training are over the "
+        "whole vocabulary, so the policy gradient, importance weights and KL estimates are biased",
+        "Set rollout.record=[kept_tokens], and training computes over the kept tokens, or set "
+        f"{' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; rollout.val_kwargs may "
+        "truncate.",
+    )
 
 
 def _order(config: TrainConfig) -> Iterator[Finding]:

@@ -107,6 +107,13 @@ class IgnoresTopP(Backend):
         return {"top_p": 1.0, "top_k": -1}
 
 
+class IgnoresMinP(Backend):
+    """min-p is not looked at"""
+
+    def sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        return {"min_p": 0.0}
+
+
 class HalfOfTopK(Backend):
     """only half of the top-k tokens are kept"""
 
@@ -259,6 +266,7 @@ FAULTS = [
     ),
     planted(NumpysNumbers, "completions", "token_ids must be Python's integers"),
     planted(IgnoresTopP, "top_p_and_top_k", "with {'top_k': 4} a token was drawn that"),
+    planted(IgnoresMinP, "min_p", "with min_p=0.3 a token was drawn that is"),
     planted(HalfOfTopK, "samples_follow_what_is_kept", "512 tokens drawn with {'top_k': 5"),
     planted(NarrowTopP, "samples_follow_what_is_kept", "512 tokens drawn with {'top_p': 0.7"),
     planted(NeverGreedy, "greedy", "at temperature 0 a token was chosen that is not the most likely one"),

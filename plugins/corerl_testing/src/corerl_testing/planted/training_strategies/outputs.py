@@ -26,6 +26,20 @@ class IgnoresTemperature(Strategy):
         return replace(spec, temperature=1.0)
 
 
+class IgnoresKeptTokens(Strategy):
+    """log-probs are over the whole vocabulary for every batch"""
+
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        return super().forward(replace(batch, columns={}), wanted)
+
+
+class TrainsOnAllTokens(Strategy):
+    """updates are over the whole vocabulary for every batch"""
+
+    def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
+        return super().update(replace(mini_batch, columns={}), objective)
+
+
 class OfPadding(Strategy):
     """log_probs have numbers outside the responses"""
 
@@ -237,6 +251,8 @@ class CountsTwice(Strategy):
 
 FAULTS = [
     planted(IgnoresTemperature, "temperature", "log_probs under softmax(logits / 0.5) is up to"),
+    planted(IgnoresKeptTokens, "kept_tokens", "log_probs over kept tokens is up to"),
+    planted(TrainsOnAllTokens, "kept_tokens", "update 1 over kept tokens has the metric"),
     planted(OfPadding, "log_probs", "log_probs is not 0 outside the responses"),
     planted(HalfPrecision, "log_probs", "torch.bfloat16 on cpu: it must be"),
     planted(Bf16, "log_probs", "errors of this size are those of bf16 arithmetic, and fp32 was asked for"),

@@ -109,7 +109,7 @@ def read_checkpoint(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Ten
     yield from read(folder, model)
 
 
-FACTS = {"read_checkpoint": read_checkpoint}
+FACTS = {"read_checkpoint": read_checkpoint, "replays": ("kept_tokens",)}
 
 
 def planted(wrong: Callable[..., Any], check: str, reason: str, *, patience: float = 1.0) -> Fault:

@@ -1,0 +1,76 @@
+"""Columns of tokens from vLLM: kept sets and most likely tokens."""
+
+import asyncio
+
+import pytest
+import torch
+from vllm_engine import DEVICE, PROMPT, PYTHON, TOLERANCE, WITHOUT, one_more_engine
+
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl_vllm.backend import VllmBackend
+from corerl_vllm.options import VllmOptions
+from corerl_vllm_engine.log_probs import without_ties
+
+
+def test_equally_likely_tokens_are_no_more_than_the_top_k():
+    logits = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, -torch.inf]])
+    given = without_ties(logits, torch.tensor([2, 4, 1]))
+    assert given.isfinite().sum(dim=1).tolist() == [2, 4, 1] and given[2, 0] == 2
+    assert torch.equal(given[1], logits[1])
+    assert without_ties(logits, None) is logits and without_ties(logits, torch.tensor([4, 9, 4])) is logits
+
+
+def kept_by(log_probs, top_k, top_p, min_p):
+    """The tokens in the order of vLLM: min-p, top-k, top-p."""
+    ordered, tokens = log_probs.exp().sort(descending=True)
+    ordered, tokens = ordered[ordered >= min_p * ordered[0]][:top_k], tokens[:top_k]
+    before = (ordered.cumsum(0) - ordered) / ordered.sum()
+    return set(tokens[: int((before < top_p).sum())].tolist())
+
+
+@one_more_engine
+@pytest.mark.skipif(PYTHON is None, reason=WITHOUT)
+@pytest.mark.xdist_group("vllm")
+def test_kept_sets_and_log_probs_are_those_of_the_filtered_distribution():
+    rollout = RolloutConfig(record=["kept_tokens", "top_log_probs"], top_k=20, top_log_probs=6)
+    options = VllmOptions(python=PYTHON, enforce_eager=True, gpu_memory_utilization=0.1)
+    backend = VllmBackend(ModelConfig(path=str(tiny_model()), dtype="fp32"), rollout, device=DEVICE, options=options)
+    limits = [
+        {"top_k": 4},
+        {"top_k": 20, "top_p": 0.6},
+        {"top_k": 9, "min_p": 0.3, "top_p": 0.9},
+        {"temperature": 0.0},
+        {},
+    ]
+    try:
+        requests = [
+            GenerationRequest(
+                str(number), PROMPT, SamplingParams(**{"max_tokens": 24, "n": 3, "seed": number, **limit})
+            )
+            for number, limit in enumerate(limits)
+        ]
+        outputs = asyncio.run(backend.generate(requests))
+    finally:
+        backend.close()
+    model, sizes = reference(tiny_model()), []
+    for request, completions in zip(requests, outputs, strict=True):
+        limit = request.sampling
+        for completion in completions:
+            true = response_log_probs(model, PROMPT, list(completion.token_ids), limit.temperature or 1.0).detach()
+            kept, top = completion.columns.get("kept_tokens"), completion.columns["top_log_probs"]
+            assert (kept is None) == (limit.top_k < 0 or limit.temperature == 0)
+            for place, (token, log_prob) in enumerate(zip(completion.token_ids, completion.log_probs, strict=True)):
+                row = true[place]
+                if kept is not None:
+                    own = set(kept.cut(place, place + 1).values.tolist())
+                    assert own == kept_by(row, limit.top_k, limit.top_p, limit.min_p) and token in own
+                    row = row - row[sorted(own)].logsumexp(0)
+                    sizes.append(len(own))
+                assert abs(log_prob - float(row[token])) < TOLERANCE
+                ids = completion.columns["top_tokens"].cut(place, place + 1).values
+                given = torch.from_numpy(top.cut(place, place + 1).values.copy()).double()
+                torch.testing.assert_close(given, row[ids.tolist()], rtol=0, atol=TOLERANCE)
+                assert len(ids) == min(6, 6 if kept is None else sizes[-1])
+    assert len(set(sizes)) > 5
