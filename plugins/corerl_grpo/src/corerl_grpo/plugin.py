@@ -44,7 +44,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.grpo_passk:grpo_passk",
         options=f"{package}.options:GrpoPasskOptions",
         needs={"groups"},
-        claims=Claims("surrogate", "best score of the group", factor=""),
+        claims=Claims("surrogate", "best score of the group", "1 / n ** 0.5"),
         summary="only the group's best response: best minus second best, over the deviation (2503.19595)",
     )
     register(
@@ -52,7 +52,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.gdpo:gdpo",
         options=f"{package}.options:GdpoOptions",
         needs={"groups"},
-        claims=Claims("surrogate", factor=""),
+        claims=Claims("surrogate", "expected sum of components", ""),
         summary="components of the score normalised one by one in the group, added, whitened (2601.05242)",
     )
     register(

@@ -11,6 +11,7 @@ from torch import Tensor
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
 from corerl.registry import Selected
 from corerl_testing import invariance, losses, rounding
+from corerl_testing.enumerable import claims
 from corerl_testing.losses import Case
 from corerl_testing.results import Run, skipping
 from corerl_testing.tensors import (
@@ -41,6 +42,7 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     for name, check in _SELECTOR_CHECKS.items():
         yield name, partial(check, selected) if has_one else skipping("it declares no select_tokens")
     yield from invariance.checks(selected)
+    yield from claims.loss_checks(selected)
 
 
 def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = ROWS, width: int = WIDTH) -> Case:
