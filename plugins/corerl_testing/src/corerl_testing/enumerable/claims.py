@@ -1,14 +1,14 @@
 """Checks that the expected gradient of an entry is as it claims (:class:`corerl.contracts.facts.Claims`).
 
 ``unbiased``: an estimator's is the factor times the gradient of the objective, in every game. That of a loss is so at
-every policy, whichever policy sampled. A KL type has the divergence as its mean, or the divergence's gradient as its mean
+every policy, whichever policy sampled. The mean of a KL type is the divergence, or its mean gradient the divergence's
 gradient, or both.
 
-``baseline-biased``: the factor of an estimator differs from 1. With factor "" the gradient is an ascent direction and no
-multiple of the true one, and the advantages grow in proportion with the rewards.
+``baseline-biased``: the factor of an estimator differs from 1. With factor "" the gradient is an ascent direction and
+no multiple of the true one, and the advantages grow in proportion with the rewards.
 
-``surrogate``: an estimator's is exact in games with scores of 0 and 1, or, with factor "", an ascent direction; a loss's
-is exact at the policy that sampled. A KL type is 0 if policy and reference agree, and has a mean above 0 otherwise.
+``surrogate``: an estimator's is exact in games with scores of 0 and 1, or, with factor "", an ascent direction; that of
+a loss is exact at the policy that sampled. A KL type is 0 if policy and reference agree, else above 0 in the mean.
 
 A claim of less than the truth fails too.
 """

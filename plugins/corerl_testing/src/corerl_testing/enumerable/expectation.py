@@ -101,7 +101,7 @@ class Batches:
             greedy_scores=torch.full((count,), self.greedy, dtype=torch.float64),
             **{name: column[rows] for name, column in self.columns.items()},
         )
-        turns = Turns(game.turn_ids[rows], game.turn_rewards[rows]) if game.turns else None
+        turns = Turns(game.turn_ids[rows], game.turn_rewards[rows], game.read_before[rows]) if game.turns else None
         return batch, turns, {name: each[rows] for name, each in self.components.items()}
 
 
@@ -165,7 +165,7 @@ def expected_gradient(found: Estimated, update: Update, point: Point | None = No
 def _joined(found: Estimated, mode: str) -> Experience:
     """All groups as one batch; the weights of the loss are those of each group, times its probability."""
     sampled, n = found.sampled, found.sampled.members.shape[1]
-    masks = found.mask.unflatten(0, (-1, n))
+    masks = found.mask.view(-1, n, found.mask.shape[1])
     weights = torch.cat([loss_weights(mask, mode, SCALE_FACTOR) for mask in masks])
     everyone, _, _ = Batches(sampled.game, sampled.rollout, sampled.old)(sampled.rows)
     everyone.response_mask, everyone.advantages = found.mask, found.advantages

@@ -252,5 +252,5 @@ GAMES = (
     Game("turns", _walk, 3, 3, turns=True, score=lambda tokens: 0.5 * (tokens[-1] == 0)),
     Game("recurring turns", _circle, 6, 3, turns=True, score=lambda tokens: 0.5 * (tokens[-1] == 0)),
 )
-"""with equal lengths; with an end that the policy decides, rewarded at each token; both with scores of 0 and 1; and with
+"""with equal lengths; with an end that the policy decides, rewarded at each token; both with scores of 0 and 1; with
 turns in a stochastic environment, after each of which the policy may stop"""
