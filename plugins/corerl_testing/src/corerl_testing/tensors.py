@@ -121,7 +121,7 @@ def on_cuda(inputs: T) -> T:
         elif isinstance(value, Mapping):
             moved[name] = {key: item.cuda() for key, item in value.items()}
         elif isinstance(value, Turns):
-            moved[name] = Turns(*[item if item is None else item.cuda() for item in value])
+            moved[name] = Turns(value.ids.cuda(), value.rewards.cuda())
     return dataclasses.replace(inputs, **moved)  # type: ignore[type-var]
 
 
