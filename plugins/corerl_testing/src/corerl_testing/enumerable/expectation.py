@@ -5,8 +5,9 @@ Advantages, weights, correction and terms are computed by the code of a training
 :class:`corerl.objective.PolicyObjective`), in float64.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from corerl_testing.enumerable.games import Game, groups
 from corerl_testing.enumerable.points import Point
 from corerl_testing.tensors import generator
 
+SOME = 6
+"""groups that are estimated by themselves, to see whether an estimator looks at each group alone"""
+
 SCALE_FACTOR = 7
 """of ``seq-mean-token-sum-norm``"""
 
@@ -28,6 +32,18 @@ SCALE_FACTOR = 7
 def plain(inputs: PolicyLossInputs) -> LossOutput:
     """-A log pi."""
     return LossOutput(-inputs.advantages * inputs.log_probs)
+
+
+class Batch(NamedTuple):
+    """Episodes as a step has them."""
+
+    experience: Experience
+    turns: Turns | None
+    components: dict[str, Tensor]
+
+    def estimate(self, estimator: AdvantageEstimator, weights: Tensor | None = None) -> Tensor:
+        """Advantages; ``weights`` are the factors of rollout correction."""
+        return estimate(estimator, self.experience, self.components, weights, self.turns).advantages
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +63,38 @@ class Sampled:
     old: Point
     members: Tensor
     chances: Tensor
-    batches: list[tuple[Experience, Turns | None, dict[str, Tensor]]] = field(repr=False)
+    batches: list["Batch"] = field(repr=False)
 
     @property
     def rows(self) -> Tensor:
         """(M n,) int64: the members of all groups."""
         return self.members.flatten()
+
+    @cached_property
+    def whole(self) -> "Batch":
+        """All groups as one batch."""
+        count, n = self.members.shape
+        return Batches(self.game, self.rollout, self.old)(self.rows, torch.arange(count).repeat_interleave(n))
+
+    @cached_property
+    def _weights(self) -> dict[str, Tensor]:
+        return {}
+
+    def weights(self, mode: str, mask: Tensor) -> Tensor:
+        """(M n, T): weights of the loss, those of each group times its probability.
+
+        Args:
+            mask: (M n, T) bool, trained tokens.
+        """
+        if mode in self._weights and torch.equal(mask, self.whole.experience.response_mask):
+            return self._weights[mode]
+        n = self.members.shape[1]
+        groups = mask.view(-1, n, mask.shape[1])
+        weights = torch.cat([loss_weights(group, mode, SCALE_FACTOR) for group in groups])
+        weights = weights * self.chances.repeat_interleave(n)[:, None]
+        if torch.equal(mask, self.whole.experience.response_mask):
+            self._weights[mode] = weights
+        return weights
 
 
 def sampled(rollout: Point, n: int, old: Point | None = None) -> Sampled:
@@ -89,7 +131,7 @@ class Batches:
         self.components = dict(zip(("accuracy", "format"), game.components.T, strict=True))
         self.greedy = float(game.numbers(5, 1))
 
-    def __call__(self, rows: Tensor) -> tuple[Experience, Turns | None, dict[str, Tensor]]:
+    def __call__(self, rows: Tensor, group_ids: Tensor | None = None) -> Batch:
         game, count = self.game, len(rows)
         tokens = torch.cat([torch.zeros(count, 1, dtype=torch.int64), game.tokens[rows]], dim=1)
         batch = Experience(
@@ -97,12 +139,12 @@ class Batches:
             prompt_lengths=torch.ones(count, dtype=torch.int64),
             response_lengths=game.lengths[rows],
             response_mask=game.mask[rows],
-            group_ids=torch.zeros(count, dtype=torch.int64),
+            group_ids=torch.zeros(count, dtype=torch.int64) if group_ids is None else group_ids,
             greedy_scores=torch.full((count,), self.greedy, dtype=torch.float64),
             **{name: column[rows] for name, column in self.columns.items()},
         )
         turns = Turns(game.turn_ids[rows], game.turn_rewards[rows], game.read_before[rows]) if game.turns else None
-        return batch, turns, {name: each[rows] for name, each in self.components.items()}
+        return Batch(batch, turns, {name: each[rows] for name, each in self.components.items()})
 
 
 @dataclass(frozen=True)
@@ -132,17 +174,27 @@ class Estimated:
 
 def estimated(sampled: Sampled, estimator: AdvantageEstimator, corrector: RolloutCorrector | None = None) -> Estimated:
     """The advantages of an estimator, and the correction of each group."""
-    corrector = corrector or NoCorrector()
+    if corrector is None or isinstance(corrector, NoCorrector):
+        return Estimated(sampled, _advantages(sampled, estimator), sampled.whole.experience.response_mask, None)
     advantages, masks, weights = [], [], []
-    for batch, turns, components in sampled.batches:
-        correction, _ = corrector.of_batch(batch, 0)
+    for batch in sampled.batches:
+        correction, _ = corrector.of_batch(batch.experience, 0)
         factors = corrector.weights(correction)
-        given = estimate(estimator, batch, components, factors, turns)
-        advantages.append(given.advantages)
-        masks.append(batch.response_mask if correction is None else correction.response_mask)
+        advantages.append(batch.estimate(estimator, factors))
+        masks.append(batch.experience.response_mask if correction is None else correction.response_mask)
         weights.append(factors)
     joined = None if weights[0] is None else torch.cat([each for each in weights if each is not None])
     return Estimated(sampled, torch.cat(advantages), torch.cat(masks), joined)
+
+
+def _advantages(sampled: Sampled, estimator: AdvantageEstimator) -> Tensor:
+    """Of every group as a batch of its own: in one call, if some groups show that others have no effect on them."""
+    together = sampled.whole.estimate(estimator).view(*sampled.members.shape, -1)
+    count = len(sampled.members)
+    places = {count * number // SOME for number in range(SOME)} | {count - 1}
+    if all(_same(together[place], sampled.batches[place].estimate(estimator)) for place in places):
+        return together.flatten(0, 1)
+    return torch.cat([batch.estimate(estimator) for batch in sampled.batches])
 
 
 def expected_gradient(found: Estimated, update: Update, point: Point | None = None) -> Tensor:
@@ -163,15 +215,14 @@ def expected_gradient(found: Estimated, update: Update, point: Point | None = No
 
 
 def _joined(found: Estimated, mode: str) -> Experience:
-    """All groups as one batch; the weights of the loss are those of each group, times its probability."""
-    sampled, n = found.sampled, found.sampled.members.shape[1]
-    masks = found.mask.view(-1, n, found.mask.shape[1])
-    weights = torch.cat([loss_weights(mask, mode, SCALE_FACTOR) for mask in masks])
-    everyone, _, _ = Batches(sampled.game, sampled.rollout, sampled.old)(sampled.rows)
-    everyone.response_mask, everyone.advantages = found.mask, found.advantages
-    everyone.rollout_weights = found.rollout_weights
-    everyone.loss_weights = weights * sampled.chances.repeat_interleave(n)[:, None]
-    return everyone
+    """All groups as one batch, with the weights of the loss."""
+    return replace(
+        found.sampled.whole.experience,
+        response_mask=found.mask,
+        advantages=found.advantages,
+        rollout_weights=found.rollout_weights,
+        loss_weights=found.sampled.weights(mode, found.mask),
+    )
 
 
 def _selected(batch: Experience, log_probs: Tensor, n: int, select: Any) -> Tensor:
@@ -186,3 +237,8 @@ def _selected(batch: Experience, log_probs: Tensor, n: int, select: Any) -> Tens
 
 def _rows_of(batch: Experience, rows: Tensor) -> Experience:
     return batch.map(lambda _, column: column[rows])
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    """Equal up to the order of sums."""
+    return torch.allclose(left, right, rtol=1e-12, atol=1e-12)
