@@ -91,6 +91,7 @@ ALGORITHMS: dict[str, list[str]] = {
     **TURNS,
 }
 BASELINES = (BASELINE, "agents_grpo")
+WORDS = {"quickstart": "quickstart", "agents": "agent example"}
 
 
 def example(name: str) -> str:
@@ -226,7 +227,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         rise = min(last - first for first, last in pairs)
         verdict = _short(failures[0]) if failures else "" if rise >= GAIN else f"less than {GAIN}"
         shown = (override.replace(f"{ROOT}/", "") for override in ALGORITHMS[name])
-        overrides = " ".join(f"`{override}`" for override in shown) or f"(`examples/{example(name)}/config.yaml`)"
+        overrides = " ".join(f"`{override}`" for override in shown) or f"(the {WORDS[example(name)]}'s config)"
         lines.append(f"| `{name}` | {overrides} | {before} | {after} | {rise:.3f} | {verdict} |")
     return "\n".join(lines) + "\n"
 

@@ -17,6 +17,7 @@ from corerl.registry import Entry
 from corerl_correction.corrector import ImportanceCorrector
 from corerl_testing.enumerable import GAMES, Point, Update, estimated, expected_gradient, sampled
 from corerl_testing.enumerable.claims import LOSS_MODES, OFF_POLICY, Comparison, of_estimator, of_loss, true_gradient
+from corerl_testing.enumerable.combinations import takes_tokens
 from corerl_testing.enumerable.kl import expected_kl
 from corerl_testing.enumerable.objectives import objective, tokens_kl
 from corerl_testing.invariance import AGGREGATIONS
@@ -123,9 +124,19 @@ def losses() -> str:
         mode = min(LOSS_MODES, key=lambda each: max(one.error(1.0) for one in of_loss(*given, mode=each)) > 1e-10)
         here, there = (list(of_loss(*given, mode=mode, off_policy=distance)) for distance in (0.0, OFF_POLICY))
         factors = [span(each.factor for each in compared) for compared in (here, there)]
+        takes = ("no", "yes")[takes_tokens(chosen)] if entry.facts.claims.of == "expected score" else ""
         claims = str(entry.facts.claims)
-        rows.append((f"`{entry.name}`", claims, factors[0], rest(here), factors[1], rest(there), cosine(there)))
-    heads = ("loss", "claims", "factor", "rest", "factor off-policy", "rest off-policy", "cosine off-policy")
+        rows.append((f"`{entry.name}`", claims, factors[0], rest(here), takes, factors[1], rest(there), cosine(there)))
+    heads = (
+        "loss",
+        "claims",
+        "factor",
+        "rest",
+        "of tokens",
+        "factor off-policy",
+        "rest off-policy",
+        "cosine off-policy",
+    )
     return table(heads, rows)
 
 

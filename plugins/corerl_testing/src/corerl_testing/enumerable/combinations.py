@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.registry import Registries, Selected
 from corerl_testing.enumerable.claims import EXACT, LOSS_MODES, Comparison, of_loss, true_gradient
 from corerl_testing.enumerable.expectation import SCALE_FACTOR, Estimated, Update, estimated, expected_gradient, sampled
@@ -58,20 +60,51 @@ class Combination:
 
 
 def combinations(registries: Registries) -> Iterator[Combination]:
-    """Every estimator, with every loss that has the policy gradient where it samples, and every aggregation."""
+    """Every estimator, with every loss that has the policy gradient where it samples, and every aggregation.
+
+    If advantages of a response's tokens differ, losses that do not take them (:func:`takes_tokens`) are left out.
+    """
     groups = sampled(Point.of(GAME), SIZE)
-    losses = [loss for loss in _selected(registries.policy_losses) if _is_policy_gradient(loss)]
+    exact = true_gradient(objective("expected score"), groups.old, SIZE)
+    losses = policy_gradients(registries)
+    of_tokens = [loss for loss in losses if takes_tokens(loss)]
     for estimator in _selected(registries.advantage_estimators):
         found = estimated(groups, estimator.load())
         for mode in AGGREGATIONS:
             plain = expected_gradient(found, Update(mode=mode))
-            of = true_gradient(objective("expected score"), groups.old, SIZE)
-            for loss in losses:
-                yield Combination(estimator, loss, mode, _gradient(found, loss, mode), plain, of)
+            for loss in of_tokens if _differ(found) else losses:
+                yield Combination(estimator, loss, mode, _gradient(found, loss, mode), plain, exact)
+
+
+def policy_gradients(registries: Registries) -> list[Selected[Any]]:
+    """The losses that claim, and have, the policy gradient where they sample, if the aggregation adds up tokens."""
+    return [loss for loss in _selected(registries.policy_losses) if _is_policy_gradient(loss)]
+
+
+def takes_tokens(loss: Selected[Any]) -> bool:
+    """The gradient of each token is its own advantage's, not the mean of those of the response."""
+    groups = sampled(Point.of(GAME), 1)
+    found = estimated(groups, _of_columns)
+    mine, wanted = _gradient(found, loss, LOSS_MODES[0]), expected_gradient(found, Update())
+    return Comparison("", 1, False, mine, wanted).error(1.0) <= EXACT
+
+
+def _of_columns(inputs: AdvantageInputs) -> Advantages:
+    """An advantage of its own for each column."""
+    advantages = torch.where(inputs.response_mask, 1.0 + torch.arange(inputs.rewards.shape[1]).double(), 0.0)
+    return Advantages(advantages, advantages)
+
+
+def _differ(found: Estimated) -> bool:
+    """Advantages of the tokens of some response differ."""
+    least, largest = (
+        torch.where(found.mask, found.advantages, sign * torch.inf).mul(sign).amin(dim=1).mul(sign) for sign in (1, -1)
+    )
+    return bool((largest - least > 1e-9).any())
 
 
 def _selected(registry: Any) -> Iterator[Selected[Any]]:
-    """Entries with defaults of all options and claims."""
+    """Entries with claims, with the defaults of all options."""
     options: Mapping[str, Any] = {}
     for entry in registry:
         if entry.facts.claims is not None:
@@ -83,7 +116,6 @@ def _gradient(found: Estimated, loss: Selected[Any], mode: str) -> Tensor:
 
 
 def _is_policy_gradient(loss: Selected[Any]) -> bool:
-    """The loss claims it, with an aggregation that adds up the tokens."""
     claims = loss.entry.facts.claims
     if claims.of != "expected score" or claims.factor != "1":
         return False

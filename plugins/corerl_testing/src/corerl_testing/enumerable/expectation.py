@@ -205,7 +205,7 @@ def expected_gradient(found: Estimated, update: Update, point: Point | None = No
     """
     sampled, rows = found.sampled, found.sampled.rows
     leaf = (point or sampled.old).leaf()
-    batch = _joined(found, update.mode)
+    batch = joined(found, update.mode)
     log_probs = leaf.log_probs[rows]
     if update.select_tokens is not None:
         batch.selected = _selected(batch, log_probs.detach(), sampled.members.shape[1], update.select_tokens)
@@ -214,7 +214,7 @@ def expected_gradient(found: Estimated, update: Update, point: Point | None = No
     return -gradient
 
 
-def _joined(found: Estimated, mode: str) -> Experience:
+def joined(found: Estimated, mode: str) -> Experience:
     """All groups as one batch, with the weights of the loss."""
     return replace(
         found.sampled.whole.experience,
