@@ -10,6 +10,7 @@ import torch
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.reward_managers import RewardRequest
 from corerl.contracts.rollout_backends import Completion
+from corerl.contracts.token_columns import TokenColumn
 from corerl.data.prompts import Prompt
 
 
@@ -223,6 +224,9 @@ class Rollouts:
             for start, end, version in row.completion.version_runs()[1:] if row.completion.updates else ():
                 versions[number, start:end] = version
         experience.weight_versions = versions
+        for name in dict.fromkeys(name for row in rows for name in row.completion.columns):
+            recorded = [row.completion.columns.get(name) for row in rows]
+            experience.columns[name] = TokenColumn.collate(recorded, experience.lengths.tolist())
         if len(rows) > len(self):
             experience.episode_ids = torch.tensor([row.episode for row in rows])
         return experience

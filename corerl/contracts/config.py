@@ -230,6 +230,10 @@ class RolloutConfig:
     temperature: float = option(1.0, "sampling temperature", gt=0)
     top_p: float = option(1.0, "top-p sampling; 1: all tokens", gt=0, le=1)
     top_k: int = option(-1, "top-k sampling; -1: all tokens", ge=-1)
+    record: list[str] = option(
+        help="columns of tokens that the engine records and training replays (corerl plugins show NAME); []: none",
+        factory=list,
+    )
     ignore_eos: bool = option(False, "always generate max_response_length tokens, for measurements")
     timeout: float = option(3600.0, "deadline of the generation of one batch, in seconds", gt=0)
     max_concurrent_requests: int | None = option(

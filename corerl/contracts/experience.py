@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corerl.contracts.token_columns import TokenColumn
+
 
 @dataclasses.dataclass
 class Experience:
@@ -33,6 +35,7 @@ class Experience:
         rollout_weights: (B, T) float32, factors of the policy loss's terms (rollout correction).
         selected: (B, T) bool, the choice of the policy loss's token selector.
         loss_weights: (B, T) float64; the loss is the sum of per-token terms times these.
+        columns: name -> values that the engine recorded at tokens (``rollout.record``).
     """
 
     input_ids: Tensor
@@ -55,6 +58,7 @@ class Experience:
     rollout_weights: Tensor | None = None
     selected: Tensor | None = None
     loss_weights: Tensor | None = None
+    columns: dict[str, TokenColumn] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -89,26 +93,41 @@ class Experience:
                 return tensor[rows]
             return tensor[rows, : width if name == "input_ids" else response_width]
 
-        return self.map(pick)
+        columns = {name: column.select(rows, width) for name, column in self.columns.items()}
+        return dataclasses.replace(self.map(pick), columns=columns)
+
+    def range(self, first: int, last: int) -> "Experience":
+        """The rows from ``first`` to ``last``, not trimmed: views of the tensors."""
+        rows, width = torch.arange(first, last + 1), self.input_ids.shape[1]
+        columns = {name: column.select(rows, width) for name, column in self.columns.items()}
+        return dataclasses.replace(self.map(lambda _, tensor: tensor[first : last + 1]), columns=columns)
 
     def tokens(self) -> "Experience":
         """The columns that a model reads."""
         return Experience(
-            self.input_ids, self.prompt_lengths, self.response_lengths, self.response_mask, self.group_ids
+            self.input_ids,
+            self.prompt_lengths,
+            self.response_lengths,
+            self.response_mask,
+            self.group_ids,
+            columns=self.columns,
         )
 
     def to(self, device: str) -> "Experience":
         """A copy on ``device``."""
-        return self.map(lambda _, tensor: tensor.to(device, non_blocking=True))
+        columns = {name: column.to(device) for name, column in self.columns.items()}
+        moved = self.map(lambda _, tensor: tensor.to(device, non_blocking=True))
+        return dataclasses.replace(moved, columns=columns)
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> "Experience":
-        """A copy with ``change(name, tensor)`` for every tensor."""
-        return Experience(**{name: change(name, tensor) for name, tensor in self.tensors().items()})
+        """A copy with ``change(name, tensor)`` for every tensor with the rows in its first dimension."""
+        changed = {name: change(name, tensor) for name, tensor in self.tensors().items()}
+        return Experience(**changed, columns=self.columns)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name -> tensor, without None."""
+        """Name -> tensor, without None and ``columns``."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: tensor for name, tensor in given.items() if tensor is not None}
+        return {name: tensor for name, tensor in given.items() if isinstance(tensor, Tensor)}
 
     def prediction_index(self, width: int) -> tuple[Tensor, Tensor]:
         """Positions of the logits of response tokens.

@@ -72,6 +72,7 @@ class BackendFacts:
     """Facts of a rollout backend."""
 
     media: tuple[str, ...] = fact((), "accepts these columns of the data (`images`, `videos`); `request.media`")
+    records: tuple[str, ...] = fact((), "records these columns of tokens (`rollout.record`); `completion.columns`")
     starts_beside_models: bool = fact(
         False,
         "may start while the models are built: the engine's memory does not depend on theirs, and the constructor "
@@ -83,6 +84,7 @@ class BackendFacts:
 class StrategyFacts:
     """Facts of a training strategy."""
 
+    replays: tuple[str, ...] = fact((), "computes with these columns of tokens (`rollout.record`); `batch.columns`")
     distributed: bool = fact(False, "allows several workers, with `RANK` and `WORLD_SIZE` in their environment")
     read_checkpoint: "CheckpointReader | str | None" = fact(
         None,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from corerl.contracts.token_columns import TokenValues
 from corerl.errors import RunError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Completion:
         weight_version: the version of the weights that sampled the first token: that of the last ``update_weights``.
         updates: (position, version), in ascending order, of each update during the response: tokens from this position
             on were sampled with this version.
+        columns: name -> values of the last tokens of prompt and response together, by ``rollout.record``.
     """
 
     token_ids: Sequence[int]
@@ -85,6 +87,7 @@ class Completion:
     finish_reason: Literal["stop", "length", "abort"]
     weight_version: int
     updates: tuple[tuple[int, int], ...] = ()
+    columns: Mapping[str, TokenValues] = field(default_factory=dict)
 
     def version_runs(self) -> list[tuple[int, int, int]]:
         """(start, end, version) of each run of tokens that one version of the weights sampled; no run is empty.

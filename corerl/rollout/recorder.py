@@ -9,6 +9,7 @@ from typing import Any
 
 from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, MeasuredChat, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.token_columns import cut_columns
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.workers import Requests
 from corerl.errors import RunError
@@ -224,8 +225,9 @@ class Recorder:
         end = bisect.bisect_left(range(len(turn.token_ids) + 1), True, key=has_stopped)
         updates = tuple(update for update in turn.updates if update[0] < end)
         ids, log_probs = turn.token_ids[:end], turn.log_probs[:end]
+        columns = cut_columns(turn.columns, len(turn.token_ids) - end)
         [text] = self.tokenizer.decode([ids])
-        return Completion(ids, log_probs, "stop", turn.weight_version, updates), text
+        return Completion(ids, log_probs, "stop", turn.weight_version, updates, columns), text
 
     def _add(self, node: Node) -> None:
         self.nodes.append(node)

@@ -8,6 +8,7 @@ from typing import Any
 from corerl.batch.rollouts import Branch, Episode, RequestRecord, Rollouts
 from corerl.contracts.agents import AgentResult
 from corerl.contracts.rollout_backends import Completion
+from corerl.contracts.token_columns import TokenValues
 from corerl.data.prompts import Prompt
 from corerl.errors import RunError
 from corerl.rollout.agents import FAILURES
@@ -112,12 +113,14 @@ class _Path:
 
     Attributes:
         versions: (first token, version of the weights) of each run of tokens.
+        columns: name -> values of all tokens, those of the first request included.
     """
 
     token_ids: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
     turn_ids: list[int] = dataclasses.field(default_factory=list)
     versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    columns: dict[str, TokenValues] = dataclasses.field(default_factory=dict)
     finish_reason: Any = "stop"
 
     @classmethod
@@ -131,6 +134,10 @@ class _Path:
                 if not path.versions or path.versions[-1][1] != version:
                     path.versions.append((len(path.token_ids) + start, version))
             path.extend(node.turn.token_ids, node.turn.log_probs, -1 if node.number in taken else node.number)
+            for name, column in node.turn.columns.items():
+                own = path.columns.get(name)
+                tokens = len(nodes[0].read) + len(path.token_ids)
+                path.columns[name] = column.last(tokens) if own is None else own.then(column, tokens - len(own))
             path.finish_reason = "length" if node.is_full and not node.children else node.turn.finish_reason
         return path
 
@@ -150,4 +157,6 @@ class _Path:
         updates = tuple((start - first, version) for start, version in self.versions if start > first)
         if not before and updates:
             updates = updates[1:]
-        return Completion(self.token_ids[first:], self.log_probs[first:], self.finish_reason, version, updates)
+        return Completion(
+            self.token_ids[first:], self.log_probs[first:], self.finish_reason, version, updates, self.columns
+        )

@@ -15,6 +15,7 @@ from corerl.batch.rollouts import Branch, Episode, RequestRecord, Rollouts
 from corerl.contracts.agents import AgentResult
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
+from corerl.contracts.token_columns import TokenValues
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
 from corerl.errors import DataError, RequestError
@@ -85,6 +86,29 @@ def test_groups_come_back_as_they_were(finished, sampler, tmp_path):
     groups = [played, finished(4, version=0), divided, branched]
     write_groups(tmp_path / "groups.parquet", groups[::-1])
     assert read_groups(tmp_path / "groups.parquet", PROMPTS, sampler) == groups
+
+
+def test_columns_of_tokens_come_back_as_they_were(finished, sampler, tmp_path):
+    kept = TokenValues(np.array([5, 9, 6], np.int32), np.array([2, 0, 1], np.int32))
+    experts = TokenValues(np.arange(24, dtype=np.uint8).reshape(3, 4, 2), np.ones(3, np.int32))
+    group = finished(5)
+    first, second = group.scored.rollouts.completions
+    completions = [dataclasses.replace(first, columns={"kept": kept, "experts": experts}), second]
+    own = dataclasses.replace(BRANCH, completion=dataclasses.replace(BRANCH.completion, columns={"kept": kept}))
+    episodes = [dataclasses.replace(BRANCHED, branches=[own]), Episode([False], turns=0, turn_ids=[-1], error="none")]
+    group = with_rollouts(group, completions=completions, episodes=episodes)
+    write_groups(tmp_path / "groups.parquet", [group])
+    [read] = read_groups(tmp_path / "groups.parquet", PROMPTS, sampler)
+    found, bare = read.scored.rollouts.completions
+    assert not bare.columns
+    [branch] = read.scored.rollouts.episodes[0].branches
+    for before, after in [
+        (kept, found.columns["kept"]),
+        (experts, found.columns["experts"]),
+        (kept, branch.completion.columns["kept"]),
+    ]:
+        assert after.values.dtype == before.values.dtype and after.values.shape == before.values.shape
+        assert (after.values == before.values).all() and (after.counts == before.counts).all()
 
 
 def test_each_row_has_its_greedy_response_again(finished, sampler, scored_rollouts, tmp_path):

@@ -61,16 +61,21 @@ def test_what_is_no_message_ends_the_engine_and_every_wait(start: Start, stream:
         None,
         [1],
         [[1, "stop"]],
-        [["1", "stop", [[0, 0]]]],
-        [[2, "stop", [[0, 0]]]],
-        [[-1, "stop", [[0, 0]]], [2, "stop", [[0, 0]]]],
-        [[1, "x", [[0, 0]]]],
-        [[1, "stop", 0]],
-        [[1, "stop", []]],
-        [[1, "stop", [[1, 0]]]],
-        [[1, "stop", [[0, "0"]]]],
-        [[1, "stop", [[0, 0], [2, 1], [1, 2]]]],
-        [[1, "stop", [[0, 0], [0, 1]]]],
+        [[1, "stop", [[0, 0]]]],
+        [[1, "stop", [[0, 0]], None]],
+        [[1, "stop", [[0, 0]], [["kept", "int32", [1], 1]]]],
+        [[1, "stop", [[0, 0]], [["kept", "object", [0], 0]]]],
+        [[1, "stop", [[0, 0]], [["kept", "int32", [-1], 0]]]],
+        [["1", "stop", [[0, 0]], []]],
+        [[2, "stop", [[0, 0]], []]],
+        [[-1, "stop", [[0, 0]], []], [2, "stop", [[0, 0]], []]],
+        [[1, "x", [[0, 0]], []]],
+        [[1, "stop", 0, []]],
+        [[1, "stop", [], []]],
+        [[1, "stop", [[1, 0]], []]],
+        [[1, "stop", [[0, "0"]], []]],
+        [[1, "stop", [[0, 0], [2, 1], [1, 2]], []]],
+        [[1, "stop", [[0, 0], [0, 1]], []]],
     ],
     ids=json.dumps,
 )
@@ -81,10 +86,26 @@ def test_an_answer_whose_samples_do_not_fit_its_tokens_is_an_error(samples: obje
 
 def test_an_answer_that_is_cut_off_is_an_error() -> None:
     with pytest.raises(RunError, match="the engine's answer to generate is invalid"):
-        _completions(({"samples": [[1, "stop", [[0, 0]]]]}, b"12345"))
+        _completions(({"samples": [[1, "stop", [[0, 0]], []]]}, b"12345"))
 
 
 def test_each_token_has_the_version_of_its_weights() -> None:
-    samples = [[2, "stop", [[0, 3], [1, 4], [2, 5]]], [1, "length", [[0, 5]]]]
+    samples = [[2, "stop", [[0, 3], [1, 4], [2, 5]], []], [1, "length", [[0, 5]], []]]
     first, second = _completions(({"samples": samples}, frames.pack_numbers([5, 6, 7], [-0.5, -0.5, -0.5])))
     assert (first.version_runs(), second.version_runs()) == ([(0, 1, 3), (1, 2, 4)], [(0, 1, 5)])
+
+
+def test_columns_of_tokens_arrive_as_they_were_sent() -> None:
+    import numpy as np
+
+    kept = np.array([5, 9, 6], np.int32), np.array([2, 1], np.int32)
+    experts = np.arange(12, dtype=np.uint8).reshape(2, 3, 2), np.array([1, 1, 0], np.int32)
+    own, payload = frames.pack_columns({"kept": kept, "experts": experts})
+    samples = [[2, "stop", [[0, 3]], own], [1, "length", [[0, 3]], []]]
+    numbers = frames.pack_numbers([5, 6, 7], [-0.5, -0.5, -0.5])
+    first, second = _completions((json.loads(json.dumps({"samples": samples})), numbers + payload))
+    assert not second.columns and [*first.columns] == ["kept", "experts"]
+    for name, (values, counts) in {"kept": kept, "experts": experts}.items():
+        assert (first.columns[name].values == values).all() and (first.columns[name].counts == counts).all()
+    with pytest.raises(RunError, match="the engine's answer to generate is invalid"):
+        _completions(({"samples": samples}, numbers + payload + b"1234"))

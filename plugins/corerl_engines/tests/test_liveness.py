@@ -68,7 +68,7 @@ def test_an_engine_that_brings_forth_tokens_or_works_is_left_alone(acme, prompt)
     process.submit("generate", requests=[request(4)])  # goes on all the time
     tokens = {1: 25, 2: 1}[prompt]
     header, _ = process.submit("generate", requests=[request(prompt, tokens)])[1].result(SECONDS)
-    assert header["samples"] == [[tokens, "length", [[0, 0]]]]
+    assert header["samples"] == [[tokens, "length", [[0, 0]], []]]
     process.close()
 
 

@@ -136,7 +136,7 @@ def test_an_update_that_is_given_up_ends_what_runs_until_the_next_complete_one()
         await client.ask("begin_update")
         assert await client.ask("end_update", version=3) == {"missing": []}
         assert client.noted() == ["begin_update", "end_update True", "resume"]
-        assert await client.generate() == {"samples": [[1, "length", [[0, 3]]]]}
+        assert await client.generate() == {"samples": [[1, "length", [[0, 3]], []]]}
 
     with_server(work)
 
@@ -177,7 +177,7 @@ def test_an_engine_that_was_put_to_sleep_goes_on_with_new_weights_and_its_cache(
         assert await client.generate() == {"not_ready": NO_CACHE}
         assert await client.ask("wake", kv_cache=True) == {}
         assert client.noted() == ["wake kv_cache", "resume"]
-        assert await client.generate() == {"samples": [[1, "length", [[0, 1]]]]}
+        assert await client.generate() == {"samples": [[1, "length", [[0, 1]], []]]}
 
     with_server(work)
 

@@ -15,6 +15,7 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     yield from _check_kl(config, parts)
     yield from _check_rollout_correction(config, parts)
     yield from _check_sampling(config)
+    yield from _check_record(config, parts)
     yield from _check_staleness(config)
     yield from _check_optimizer(config)
     yield from _check_schedule(config)
@@ -28,6 +29,14 @@ def _check_groups(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
                 f"must be at least 2, not {config.rollout.n}: {key}={part.entry.name} compares the responses to one "
                 "prompt",
             )
+
+
+def _check_record(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    backend = parts.rollout_backend.entry
+    for column in config.rollout.record:
+        if column not in backend.facts.records:
+            known = ", ".join(backend.facts.records) or "no column of tokens"
+            yield ConfigError("rollout.record", f"'{backend.name}' cannot record '{column}'; it records {known}")
 
 
 def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

@@ -18,6 +18,7 @@ from corerl.contracts.rollout_backends import Completion, EngineLoad, Generation
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
+from corerl_engines.columns import Columns
 from corerl_engines.installed import Versions, outside
 from corerl_engines.options import EngineOptions
 from corerl_engines.parallel import check_parallel
@@ -332,16 +333,21 @@ def _completions(answer: Answer) -> list[Completion]:
     header, payload = answer
     completions, start = [], 0
     try:
-        token_ids, log_probs = frames.unpack_numbers(payload)
-        for length, finish_reason, versions in header["samples"]:
+        samples = header["samples"]
+        size = 8 * sum(length for length, *_ in samples)
+        token_ids, log_probs = frames.unpack_numbers(payload[:size])
+        recorded = Columns(payload[size:])
+        for length, finish_reason, versions, columns in samples:
             if length < 0 or finish_reason not in FINISH_REASONS:
                 raise ValueError(f"a sample of {length} tokens, '{finish_reason}'")
-            version, updates = _versions(versions, length)
             end = start + length
-            completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version, updates))
+            own = recorded.take(columns)
+            completions.append(
+                Completion(token_ids[start:end], log_probs[start:end], finish_reason, *_versions(versions, length), own)
+            )
             start = end
-        if start != len(token_ids):
-            raise ValueError(f"{len(token_ids)} tokens for samples of {start}")
+        if start != len(token_ids) or recorded.rest:
+            raise ValueError(f"{len(token_ids)} tokens for samples of {start}, and {recorded.rest} further bytes")
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"the engine's answer to generate is invalid: {type(error).__name__}: {error!s:.200}") from error
     return completions

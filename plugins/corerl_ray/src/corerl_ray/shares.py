@@ -122,7 +122,7 @@ def _rows_of(batch: Experience, rows: Tensor) -> Experience:
         return _filler(batch)
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
-        return batch.map(lambda _, tensor: tensor[first : last + 1])
+        return batch.range(first, last)
     return batch.select(rows)
 
 

@@ -19,6 +19,7 @@ from corerl.data.schema import Message
 from corerl.errors import DataError
 from corerl.files import reading
 from corerl.rollout.scored import FinishedGroup, ScoredRollouts
+from corerl_tools.finished_columns import columns_to_json
 from corerl_tools.finished_values import completion_of, episode_of, messages_of, result_of, token_ids_of, typed
 
 FILE = "groups.parquet"
@@ -116,7 +117,8 @@ def _rows(group: FinishedGroup, scored: ScoredRollouts, *, is_baseline: bool) ->
             "updates": [list(update) for update in completion.updates],
             "response": response,
             "result": dataclasses.asdict(result),
-            "episode": None if episode is None else dataclasses.asdict(episode),
+            "columns": columns_to_json(completion.columns),
+            "episode": None if episode is None else _episode(episode),
             "start": None if own is group.prompt else {"messages": own.messages, "token_ids": list(own.token_ids)},
         }
         yield {
@@ -127,6 +129,13 @@ def _rows(group: FinishedGroup, scored: ScoredRollouts, *, is_baseline: bool) ->
             "log_probs": completion.log_probs,
             "facts": json.dumps(facts, default=_plain),
         }
+
+
+def _episode(episode: Episode) -> dict[str, Any]:
+    values = dataclasses.asdict(episode)
+    for branch, own in zip(values["branches"], episode.branches, strict=True):
+        branch["completion"]["columns"] = columns_to_json(own.completion.columns)
+    return values
 
 
 def _plain(value: Any) -> Any:

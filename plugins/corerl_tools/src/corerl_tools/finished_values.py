@@ -9,6 +9,7 @@ from corerl.batch.rollouts import Branch, Episode, RequestRecord
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
 from corerl.files import is_deeper
+from corerl_tools.finished_columns import columns_from_json
 
 DEEPEST = 64
 """levels of lists and objects in messages"""
@@ -69,7 +70,8 @@ def completion_of(token_ids: Sequence[int], log_probs: Sequence[float], facts: M
         raise ValueError(f"versions are numbers from 0 to {LARGEST}, not {versions!r:.100}")
     if sorted(starts) != starts or max(starts, default=0) > len(token_ids):
         raise ValueError(f"updates at tokens {starts!r:.100} of {len(token_ids)}")
-    return Completion(token_ids, log_probs, reason, versions[0], updates)
+    columns = columns_from_json(facts.get("columns", {}))
+    return Completion(token_ids, log_probs, reason, versions[0], updates, columns)
 
 
 def result_of(values: Mapping[str, Any]) -> RewardResult:
@@ -135,7 +137,7 @@ def _check_trained_once(rows: Iterable[Sequence[int]]) -> None:
 def _branch(values: Any, turns: int) -> Branch:
     values = typed("a branch", values, (dict,))
     of_tokens = typed("completion", values["completion"], (dict,))
-    if values.keys() != BRANCH or of_tokens.keys() != COMPLETION:
+    if values.keys() != BRANCH or of_tokens.keys() - {"columns"} != COMPLETION:
         raise TypeError(f"a branch has {[*values, *of_tokens]!r:.200}")
     token_ids = token_ids_of(typed("token_ids", of_tokens["token_ids"], (list,)))
     log_probs = typed("log_probs", of_tokens["log_probs"], (list,))

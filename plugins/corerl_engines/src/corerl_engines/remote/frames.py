@@ -74,6 +74,15 @@ def pack_numbers(token_ids: list[int], log_probs: list[float]) -> bytes:
     return array.array("i", token_ids).tobytes() + array.array("f", log_probs).tobytes()
 
 
+def pack_columns(columns: "dict[str, tuple[Any, Any]]") -> tuple[list[Any], bytes]:
+    """Columns of one sample: name, dtype, shape of the values and number of tokens of each; and their bytes."""
+    facts, parts = [], []
+    for name, (values, counts) in columns.items():
+        facts.append([name, str(values.dtype), list(values.shape), len(counts)])
+        parts += [values.tobytes(), counts.astype("int32").tobytes()]
+    return facts, b"".join(parts)
+
+
 def unpack_numbers(payload: bytes) -> "tuple[array.array[int], array.array[float]]":
     """Inverse of :func:`pack_numbers`; lists would take nine times the memory."""
     middle = len(payload) // 2

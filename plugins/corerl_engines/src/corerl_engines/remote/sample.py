@@ -10,7 +10,8 @@ ABORT_AGAIN_SECONDS = 0.05
 
 
 class Sample:
-    """One sample of a request. An engine fills in ``token_ids``, ``log_probs`` and ``finish_reason``.
+    """One sample of a request. An engine fills in ``token_ids``, ``log_probs`` and ``finish_reason``, and may fill in
+    ``columns``: name -> (values, counts), arrays of numpy as of CoreRL's ``TokenValues``.
 
     ``aborted`` counts from the first moment on, while an engine may know a request only after a while.
     ``versions`` are [first token, version of the weights] of each run of tokens. No ``engine_id`` is the beginning of
@@ -27,6 +28,7 @@ class Sample:
         self.token_ids: list[int] = []
         self.log_probs: list[float] = []
         self.finish_reason = "abort"
+        self.columns: dict[str, tuple[Any, Any]] = {}
 
     @property
     def seed(self) -> int:

@@ -215,8 +215,13 @@ class Server:
                 del self._samples[sample.engine_id]
         token_ids = [token for sample in samples for token in sample.token_ids]
         log_probs = [log_prob for sample in samples for log_prob in sample.log_probs]
-        facts = [[len(sample.token_ids), sample.finish_reason, sample.versions] for sample in samples]
-        return {"samples": facts}, frames.pack_numbers(token_ids, log_probs)
+        columns = [frames.pack_columns(sample.columns) for sample in samples]
+        facts = [
+            [len(sample.token_ids), sample.finish_reason, sample.versions, own]
+            for sample, (own, _) in zip(samples, columns, strict=True)
+        ]
+        recorded = b"".join(payload for _, payload in columns)
+        return {"samples": facts}, frames.pack_numbers(token_ids, log_probs) + recorded
 
     async def _abort(self, message: dict[str, Any], number: int) -> Answer:
         ids = set(message["request_ids"])
