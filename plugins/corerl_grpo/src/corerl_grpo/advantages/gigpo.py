@@ -8,7 +8,7 @@ too, with the same anchor::
 
 Without ``norm_adv_by_std_in_grpo`` neither part is divided. The second part of a turn that is alone at its anchor is 0.
 
-Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv 2505.10978, equations 3 to 9. The
+Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv 2505.10978. The
 paper's anchor is the state of the environment. Here it is the observation: the tokens that the policy read since its
 last turn, at first the prompt, must be equal. So a state recurs if the environment says the same, whatever was said
 before. ``anchor: turn`` takes turns with the same number, whatever was read. The first observation of a branch of an
