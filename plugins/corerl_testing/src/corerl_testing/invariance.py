@@ -177,7 +177,7 @@ def padded(batch: Experience, columns: int) -> Experience:
     """The batch with more columns of padding behind prompts and responses."""
     if not columns:
         return batch
-    changes = {
+    changes: dict[str, Any] = {
         field.name: torch.nn.functional.pad(getattr(batch, field.name), (0, columns))
         for field in dataclasses.fields(batch)
         if isinstance(getattr(batch, field.name), Tensor) and getattr(batch, field.name).dim() == 2

@@ -119,7 +119,7 @@ class Batches:
     def __init__(self, game: Game, rollout: Point, old: Point) -> None:
         self.game = game
         values = torch.where(game.mask, game.numbers(3, game.states)[game.at.clamp(min=0)], 0.0)
-        self.columns = {
+        self.columns: dict[str, Tensor] = {
             "rollout_log_probs": rollout.log_probs,
             "old_log_probs": old.log_probs,
             "ref_log_probs": old.ref_log_probs,
@@ -134,6 +134,7 @@ class Batches:
     def __call__(self, rows: Tensor, group_ids: Tensor | None = None) -> Batch:
         game, count = self.game, len(rows)
         tokens = torch.cat([torch.zeros(count, 1, dtype=torch.int64), game.tokens[rows]], dim=1)
+        columns: dict[str, Any] = {name: column[rows] for name, column in self.columns.items()}
         batch = Experience(
             input_ids=tokens,
             prompt_lengths=torch.ones(count, dtype=torch.int64),
@@ -141,7 +142,7 @@ class Batches:
             response_mask=game.mask[rows],
             group_ids=torch.zeros(count, dtype=torch.int64) if group_ids is None else group_ids,
             greedy_scores=torch.full((count,), self.greedy, dtype=torch.float64),
-            **{name: column[rows] for name, column in self.columns.items()},
+            **columns,
         )
         turns = Turns(game.turn_ids[rows], game.turn_rewards[rows], game.read_before[rows]) if game.turns else None
         return Batch(batch, turns, {name: each[rows] for name, each in self.components.items()})
