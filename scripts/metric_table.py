@@ -26,6 +26,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/entropy_loss", "nats", "entropy bonus before its coefficient; with `actor.entropy_coeff`"),
         Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
         Metric("actor/lr", "", "learning rate, mean over the step's updates"),
+        Metric(
+            "actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"
+        ),
         Metric("actor/skipped_updates", "share", "updates skipped because of a NaN or infinite loss or gradient"),
         Metric(
             "actor/reward_kl_penalty",
@@ -104,7 +107,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "perf/mfu/actor",
             "share",
             "floating-point operations of the policy's update over the peak of its devices by their datasheets; "
-            "only for GPUs with a known peak",
+            "a prefix that rows share counts for each of them; only for GPUs with a known peak",
         ),
         Metric(
             "perf/max_memory_{allocated,reserved}_gb",
@@ -199,6 +202,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("agent/failed/exception/ratio", "share", "the agent raised an exception"),
         Metric("agent/failed/aborted/ratio", "share", "a generation was aborted"),
         Metric("agent/failed/silent/ratio", "share", "the agent asked the policy for nothing"),
+        Metric("agent/failed/refused/ratio", "share", "a request of the agent was refused, such as a too long one"),
         Metric("agent/failed/reported/ratio", "share", "the agent returned an error"),
         Metric("agent/<name>/{mean,max}", "", "a number of the agent per episode ([agents](agents.md#the-result))"),
     ),

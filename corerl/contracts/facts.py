@@ -58,6 +58,10 @@ class PolicyLossFacts(LossFacts, ClaimFacts):
         contract="corerl.contracts.policy_losses:TokenSelector",
         takes_options=True,
     )
+    zero_at_zero_advantage: bool = fact(
+        False,
+        "allows `actor.zero_advantage: skip`: in a row whose advantages are all 0, terms and gradients are 0",
+    )
 
 
 @dataclass(frozen=True)

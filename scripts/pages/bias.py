@@ -31,6 +31,9 @@ SCORE = objective("expected score")
 MISMATCH = 0.5
 """distance of the sampling policy from the trainer's, in logits"""
 
+REQUIRED: dict[str, dict[str, Any]] = {"a2po": {"value_key": "value"}}
+"""options without defaults: the games' component that is a number of the prompt"""
+
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "grpo": [{"norm_adv_by_std_in_grpo": False}],
     "turn_returns": [{"gamma": 0.9}],
@@ -92,7 +95,7 @@ def estimators() -> str:
     rows = []
     for entry in registry:
         for options in ({}, *VARIANTS.get(entry.name, [])):
-            chosen = registry.with_options(entry, options, entry.name).load()
+            chosen = registry.with_options(entry, REQUIRED.get(entry.name, {}) | options, entry.name).load()
             compared = [each for each in of_estimator(chosen, SCORE) if each.binary or not _is_binary(entry)]
             title = f"`{entry.name}`" + (f" with `{words(options)}`" if options else "")
             claims = "" if options else str(entry.facts.claims or "")

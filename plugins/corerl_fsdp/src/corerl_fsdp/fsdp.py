@@ -181,6 +181,7 @@ class FsdpStrategy:
             ranks.gather,
             packed=self.options.use_remove_padding,
             sharing=self.options.ulysses_sequence_parallel_size,
+            trie=self.token_model.trie(batch),
         )
 
     def _run(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:

@@ -41,7 +41,6 @@ class SingleDeviceStrategy:
         self.spec, self.rounding = spec, RoundingLoss()
         options = self.options = options or TorchOptions()
         lora.check_export(spec, options.lora_export)
-        self.packed = options.use_remove_padding
         self.compute_dtype = compute_dtype(spec.model, spec.device)
         dtype = lora.weights_dtype(spec)
         self.model = load_model(spec.model, spec.head, device=spec.device, dtype=dtype, seed=spec.seed)
@@ -51,6 +50,7 @@ class SingleDeviceStrategy:
             self.model,
             spec,
             use_remove_padding=options.use_remove_padding,
+            share_prefixes=options.share_prefixes,
             logits_chunk_size=options.logits_chunk_size,
             compiled=options.compile,
         ).train(spec.optim is not None)
@@ -65,7 +65,7 @@ class SingleDeviceStrategy:
     @torch.no_grad()
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         results: dict[str, Tensor] = {}
-        for rows in micro_batches(batch.lengths, self.spec.micro_batching, packed=self.packed):
+        for rows in self._cuts(batch):
             outputs = self._forward(batch.select(rows).to(self.spec.device), wanted)
             for name in wanted:
                 part: Tensor = getattr(outputs, name)
@@ -76,7 +76,7 @@ class SingleDeviceStrategy:
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         sums = Sums()
-        for rows in micro_batches(mini_batch.lengths, self.spec.micro_batching, packed=self.packed):
+        for rows in self._cuts(mini_batch):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
             output.loss.backward()  # type: ignore[no-untyped-call]
@@ -140,6 +140,11 @@ class SingleDeviceStrategy:
         else:
             self.model.save_pretrained(folder, state_dict=dict(self._weights(self.compute_dtype)))
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
+
+    def _cuts(self, batch: Experience) -> list[Tensor]:
+        """The rows of each micro-batch."""
+        packed = self.options.use_remove_padding
+        return micro_batches(batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch))
 
     def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         with self._autocast():

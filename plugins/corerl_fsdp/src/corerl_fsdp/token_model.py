@@ -12,7 +12,7 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
-from corerl_torch import layout, packed_attention
+from corerl_torch import layout, packed_attention, tries
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     TokenStatistics,
@@ -32,10 +32,14 @@ class TokenModel(torch.nn.Module):
     Args:
         model: a transformers causal language model, or a token classification model with one label (``spec.head``).
         use_remove_padding: rows are packed end to end.
+        share_prefixes: common prefixes of packed rows are computed once; None: if possible.
         logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, which
             computes them again; None: all.
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
+
+    Raises:
+        ConfigError: the model or its attention cannot keep packed rows apart, or cannot share prefixes.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class TokenModel(torch.nn.Module):
         spec: StrategySpec,
         *,
         use_remove_padding: bool,
+        share_prefixes: bool | None = None,
         logits_chunk_size: int | None,
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
@@ -52,7 +57,16 @@ class TokenModel(torch.nn.Module):
         self.model = model
         self.head = spec.head
         self.temperature = spec.temperature
+        self.shares_prefixes = tries.shares(
+            share_prefixes,
+            model,
+            spec.model.attn_implementation,
+            packs=use_remove_padding,
+            ranks=sequence.size if sequence else 1,
+        )
         self.layout = layout.packed if use_remove_padding else layout.padded
+        if self.shares_prefixes:
+            self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
         self.compiled, self.sequence = compiled, sequence
         if compiled:
@@ -83,6 +97,10 @@ class TokenModel(torch.nn.Module):
         if self.sequence and share:
             values = {name: self.sequence.gather(value, share.counts) for name, value in values.items()}
         return TokenOutputs(**{name: layout.by_response(value, real) for name, value in values.items()})
+
+    def trie(self, batch: Experience) -> tries.Trie | None:
+        """The rows as a trie if their prefixes are shared."""
+        return tries.Trie.of(batch) if self.shares_prefixes else None
 
     def _values(self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, (N, ...) each."""

@@ -17,6 +17,7 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec, Tr
 from corerl.errors import CoreRLError
 from corerl_testing.ranks import Job
 from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
+from corerl_testing.trees import tree_batch
 
 VOCABULARY = 50
 
@@ -105,11 +106,13 @@ class RankJobs(ABC):
     def agree(self, job: Job) -> dict[str, Any]:
         """Forward, one update with its gradient, forward again, weights; after an update if ``warm``.
 
-        With ``start``, the weights before the update too, which ranks must gather.
+        With ``start``, the weights before the update too, which ranks must gather. With ``trees``, on the rows of
+        :func:`~corerl_testing.trees.tree_batch` with this seed.
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
-        experience = share(rank_batch(rows=job.get("rows", 7)), strategy)
+        trees = tree_batch(job["trees"], vocabulary=VOCABULARY) if "trees" in job else None
+        experience = share(trees or rank_batch(rows=job.get("rows", 7)), strategy)
         if job.get("warm"):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}

@@ -1,6 +1,6 @@
 """Every combination of an estimator, a policy loss and an aggregation, in a game with turns and a stop."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.registry import Registries, Selected
+from corerl_testing.entries import required_options
 from corerl_testing.enumerable.claims import EXACT, LOSS_MODES, Comparison, of_loss, true_gradient
 from corerl_testing.enumerable.expectation import SCALE_FACTOR, Estimated, Update, estimated, expected_gradient, sampled
 from corerl_testing.enumerable.games import GAMES
@@ -104,11 +105,10 @@ def _differ(found: Estimated) -> bool:
 
 
 def _selected(registry: Any) -> Iterator[Selected[Any]]:
-    """Entries with claims, with the defaults of all options."""
-    options: Mapping[str, Any] = {}
+    """Entries with claims and defaults of all options."""
     for entry in registry:
-        if entry.facts.claims is not None:
-            yield registry.with_options(entry, options, entry.name)
+        if entry.facts.claims is not None and not required_options(entry):
+            yield registry.with_options(entry, {}, entry.name)
 
 
 def _gradient(found: Estimated, loss: Selected[Any], mode: str) -> Tensor:

@@ -90,7 +90,8 @@ class Sampled:
             return self._weights[mode]
         n = self.members.shape[1]
         groups = mask.view(-1, n, mask.shape[1])
-        weights = torch.cat([loss_weights(group, mode, SCALE_FACTOR) for group in groups])
+        one = torch.zeros(n, dtype=torch.int64)
+        weights = torch.cat([loss_weights(group, mode, SCALE_FACTOR, group_ids=one) for group in groups])
         weights = weights * self.chances.repeat_interleave(n)[:, None]
         if torch.equal(mask, self.whole.experience.response_mask):
             self._weights[mode] = weights
@@ -128,7 +129,7 @@ class Batches:
             "rewards": game.rewards,
             "values": values,
         }
-        self.components = dict(zip(("accuracy", "format"), game.components.T, strict=True))
+        self.components = dict(zip(("accuracy", "format", "value"), game.components.T, strict=True))
         self.greedy = float(game.numbers(5, 1))
 
     def __call__(self, rows: Tensor, group_ids: Tensor | None = None) -> Batch:

@@ -145,8 +145,9 @@ class Game:
 
     @cached_property
     def components(self) -> Tensor:
-        """(S, 2) float64: the score, and another number."""
-        return torch.stack([self.scores, self.numbers(4, len(self.paths)).round(decimals=1)], dim=1)
+        """(S, 3) float64: the score, another number, and a number of the prompt."""
+        other = self.numbers(4, len(self.paths)).round(decimals=1)
+        return torch.stack([self.scores, other, torch.full_like(other, 0.7)], dim=1)
 
     @cached_property
     def read_before(self) -> Tensor:
