@@ -41,6 +41,8 @@ TURNS: dict[str, list[str]] = {
 }
 """estimators of turns, on the task of examples/agents; the first is the baseline"""
 
+DISTILLED = ["actor.use_kl_loss=false", "algorithm.adv_estimator=reinforce_plus_plus", "rollout.n=1"]
+
 GSPO = "actor.policy_loss={name: gspo, clip_ratio_low: 3e-4, clip_ratio_high: 4e-4}"
 
 ALGORITHMS: dict[str, list[str]] = {
@@ -84,6 +86,9 @@ ALGORITHMS: dict[str, list[str]] = {
     "dro": ["actor.policy_loss=dro"],
     "reinforce": ["actor.policy_loss=reinforce"],
     "opd": ["actor.policy_loss={name: opd, use_task_reward: false}", "actor.use_kl_loss=false", f"ref.path={TEACHER}"],
+    "distill": ["actor.policy_loss={name: distill, teacher: {teacher}}", *DISTILLED],
+    "distill_top_k": ["actor.policy_loss={name: distill, teacher: {teacher}, form: top_k, top_k: 8}", *DISTILLED],
+    "distill_sampled": ["actor.policy_loss={name: distill, teacher: {teacher}, form: sampled}", *DISTILLED],
     # the rest
     "dapo": [
         "preset=dapo",
@@ -188,7 +193,8 @@ def train(folder: Path, name: str, seed: str) -> dict[str, Any]:
     process = _corerl(folder, ["train", f"examples/{example(name)}/config.yaml", *common, *overrides])
     folders = sorted(folder.glob(f"runs/{name}/*/metrics.jsonl"))
     records = [json.loads(line) for line in folders[-1].read_text().splitlines()] if folders else []
-    curve = _curve(records, 32 * 8 if name in TURNS else 64 * (17 if name == "remax" else 16))
+    n = 1 if "rollout.n=1" in overrides else 16
+    curve = _curve(records, 32 * 8 if name in TURNS else 64 * (n + (name == "remax")))
     if process.returncode:
         curve["error"] = process.stderr.strip().splitlines()[-1]
     return curve

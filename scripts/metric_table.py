@@ -10,7 +10,10 @@ from corerl.contracts.metrics import Metric
 
 SPREAD = "{mean,max,min}"
 
-PARTS = "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,update_actor,update_weights}"
+PARTS = (
+    "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,teacher,update_actor,"
+    "update_weights}"
+)
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Policy": (
@@ -78,7 +81,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "one part of the step. `gen`: until the last response is complete; `reward`: time that scoring adds; "
             "`wait`: waiting for groups, with `trainer.max_staleness`; `batch`: making tensors; `handover`: passing "
             "memory from the engine to training and back; `adv`: advantages, KL penalty, rollout correction; "
-            "`metrics`: metrics of the batch and sample rollouts; `update_weights`: sending weights",
+            "`metrics`: metrics of the batch and sample rollouts; `teacher`: teachers of policy loss `distill`; "
+            "`update_weights`: sending weights",
         ),
         Metric("timing_s/testing", "s", "evaluation"),
         Metric("timing_s/save", "s", "copying the contents of a checkpoint; writing it runs during training"),

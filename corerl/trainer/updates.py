@@ -1,11 +1,12 @@
 """The optimizer steps of a training step: mini-batches, their loss weights, and updates that are not finite."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
 from corerl.batch.cuts import has_advantage, in_prompts, mini_batches
+from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
@@ -28,9 +29,16 @@ class Updates:
     """Updates the models with the batch of a step."""
 
     def __init__(
-        self, config: TrainConfig, parts: Parts, models: Models, corrector: RolloutCorrector, seeds: Seeds
+        self,
+        config: TrainConfig,
+        parts: Parts,
+        models: Models,
+        corrector: RolloutCorrector,
+        seeds: Seeds,
+        annotators: Sequence[Annotator] = (),
     ) -> None:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
+        self._annotators = annotators
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
         exact = parts.kl_loss is None and not config.actor.entropy_coeff
         exact = exact and parts.policy_loss.entry.facts.zero_at_zero_advantage
@@ -55,11 +63,13 @@ class Updates:
         cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         measured: list[dict[str, Mean]] = []
         trained: list[int] = []
+        annotated: list[Mapping[str, Mean]] = []
         prepared = self._prepared(cut, step.number, measured)
         if self._skips or drops:
             prepared = _trained(prepared, trained, by_mask=drops)
+        prepared = self._annotated(prepared, step, annotated)
         metrics = merge_means(_updated(self._models.actor.update, prepared, step), "actor")
-        metrics |= merge_means(measured, "rollout_corr")
+        metrics |= merge_means(annotated, "actor") | merge_means(measured, "rollout_corr")
         if self._skips or drops:
             metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(experience.lengths.sum()))
         if not experience.response_mask.any():
@@ -105,6 +115,14 @@ class Updates:
                 present = self._models.present_log_probs(mini_batch)
                 uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))
                 mini_batch.selected = self._select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
+            yield rows, mini_batch
+
+    def _annotated(self, cut: MiniBatches, step: Step, metrics: list[Mapping[str, Mean]]) -> MiniBatches:
+        """Mini-batches with the columns of all annotators, whose metrics are put into ``metrics``."""
+        for rows, mini_batch in cut:
+            for annotator in self._annotators:
+                with step.part(annotator.part):
+                    metrics.append(annotator.annotate(mini_batch, rows, step.batch.rollouts))
             yield rows, mini_batch
 
 

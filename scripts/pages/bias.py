@@ -121,7 +121,7 @@ def losses() -> str:
     """Every loss at the policy that sampled, and at another one."""
     registry = plugins().registries.policy_losses
     rows = []
-    for entry in registry:
+    for entry in (entry for entry in registry if entry.facts.claims is not None):
         chosen, of = registry.with_options(entry, {}, entry.name), objective(entry.facts.claims.of)
         given = (chosen.load(), chosen.load_fact("select_tokens"), of)
         mode = min(LOSS_MODES, key=lambda each: max(one.error(1.0) for one in of_loss(*given, mode=each)) > 1e-10)

@@ -266,3 +266,22 @@ def test_a_batch_whose_prompts_are_all_dropped_is_printed(trainer, batch, capsys
     zeroed(experience, [0, 1])
     assert updated(made, scored, experience) == {"actor/skipped_tokens": 1.0}
     assert "no prompt has an advantage; the weights" in capsys.readouterr().err
+
+
+def test_annotators_see_each_mini_batch_just_before_its_update(trainer, batch):
+    """The second epoch is seen anew; columns reach the worker, and metrics are means over all."""
+    made, seen = trainer(actor__ppo_epochs=2), []
+
+    class Annotator:
+        part = "teacher"
+
+        def annotate(self, mini_batch, rows, rollouts):
+            seen.append((rows.tolist(), len(rollouts), len(made.models.actor.updated)))
+            mini_batch.ref_log_probs = torch.full(mini_batch.response_mask.shape, float(len(seen)))
+            return {"seen": Mean(float(len(seen)), 1.0)}
+
+    made.updates._annotators = [Annotator()]
+    metrics = updated(made, *batch([1.0, 2.0]))
+    assert seen == [([0], 2, 0), ([1], 2, 1), ([0], 2, 2), ([1], 2, 3)]
+    assert [float(each.ref_log_probs[0, 0]) for each in made.models.actor.updated] == [1, 2, 3, 4]
+    assert metrics["actor/seen"] == 2.5

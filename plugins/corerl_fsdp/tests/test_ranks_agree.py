@@ -71,6 +71,14 @@ CASES += [
 ]
 CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]
 
+ROUTED = {"model": ("qwen3_moe", False), "experts": (2, 8, 2)}
+CASES += [
+    case(size=2, checkpointing=True, **ROUTED),
+    case(size=2, packed=False, **ROUTED),
+    shared(2, size=2, **ROUTED),
+    shared(2, size=4, checkpointing=True, **ROUTED),
+]
+
 if os.environ.get("CORERL_EVERY_COMBINATION") == "1":
     CASES += [
         case((family, tied), packed, size=size, checkpointing=size == 4)

@@ -50,7 +50,8 @@ def test_every_distinct_prefix_is_computed_once(rows):
 @unhurried
 def test_a_row_reads_the_keys_of_its_own_tokens_in_order(rows):
     batch = experience(rows)
-    inputs, positions, real = shared_prefixes(batch)
+    inputs, positions, real, numbers = shared_prefixes(batch)
+    assert batch.input_ids.flatten()[numbers].equal(inputs["input_ids"][0])
     if "key_index" not in inputs:
         assert len({row[0] for row in rows}) == len(rows)
         return

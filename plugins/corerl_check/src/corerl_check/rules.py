@@ -38,6 +38,9 @@ def _check_record(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
         if column not in backend.facts.records:
             known = ", ".join(backend.facts.records) or "no column of tokens"
             yield ConfigError("rollout.record", f"'{backend.name}' cannot record '{column}'; it records {known}")
+    strategy = parts.strategy.entry
+    if "experts" in config.rollout.record and "experts" not in strategy.facts.replays:
+        yield ConfigError("rollout.record", f"strategy '{strategy.name}' cannot replay 'experts': remove it")
 
 
 def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

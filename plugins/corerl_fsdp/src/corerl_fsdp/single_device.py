@@ -14,7 +14,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
@@ -25,6 +25,7 @@ from corerl_torch import lora
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
+from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Sums
 from corerl_torch.tokenizers import load_tokenizer
@@ -63,16 +64,11 @@ class SingleDeviceStrategy:
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
 
     @torch.no_grad()
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
-        results: dict[str, Tensor] = {}
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        columns = Columns(batch.response_mask.shape)
         for rows in self._cuts(batch):
-            outputs = self._forward(batch.select(rows).to(self.spec.device), wanted)
-            for name in wanted:
-                part: Tensor = getattr(outputs, name)
-                if name not in results:
-                    results[name] = torch.zeros(*batch.response_mask.shape, *part.shape[2:])
-                results[name][rows, : part.shape[1]] = part.cpu()
-        return TokenOutputs(**results)
+            columns.add(rows, self._forward(batch.select(rows).to(self.spec.device), wanted))
+        return columns.outputs()
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         sums = Sums()
@@ -146,7 +142,7 @@ class SingleDeviceStrategy:
         packed = self.options.use_remove_padding
         return micro_batches(batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch))
 
-    def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def _forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         with self._autocast():
             outputs: TokenOutputs = self.token_model(batch, wanted)
         return outputs

@@ -31,6 +31,9 @@ ROWS, WIDTH = 6, 8
 
 def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
+    if selected.entry.facts.of_logits is not None:
+        yield "terms", skipping("its terms are of the results of its of_logits, which this kit does not know")
+        return
     make = partial(example, selected)
     yield from losses.checks(selected, make)
     yield "finite_at_extreme_ratios", partial(in_both_dtypes, _finite_at_extreme_ratios, make)
@@ -70,9 +73,8 @@ def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = R
     }
     if "ref" in selected.entry.needs:
         numbers["ref_log_probs"] = old + noise(0.2)
-    inputs = PolicyLossInputs(
-        response_mask=mask, **{name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
-    )
+    columns: dict[str, Any] = {name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
+    inputs = PolicyLossInputs(response_mask=mask, **columns)
     return with_selection(selected, Case(selected.load(), inputs, "log_probs"))
 
 

@@ -99,6 +99,12 @@ class RankJobs(ABC):
         rest = {"grad_clip": job.get("grad_clip", 1e6), "head": job.get("head", "lm"), "seed": job.get("seed", 0)}
         return dataclasses.replace(spec, temperature=0.7, **rest)
 
+    def rows(self, job: Job) -> Experience:
+        """The rows of :meth:`agree`."""
+        return (
+            tree_batch(job["trees"], vocabulary=VOCABULARY) if "trees" in job else rank_batch(rows=job.get("rows", 7))
+        )
+
     def build(self, job: Job) -> None:
         """Build it."""
         self.strategy(job)
@@ -111,8 +117,7 @@ class RankJobs(ABC):
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
-        trees = tree_batch(job["trees"], vocabulary=VOCABULARY) if "trees" in job else None
-        experience = share(trees or rank_batch(rows=job.get("rows", 7)), strategy)
+        experience = share(self.rows(job), strategy)
         if job.get("warm"):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from corerl.contracts.experience import Experience
 from corerl.errors import ConfigError
 from corerl_torch.layout import Layout, packed
+from corerl_torch.routers import COLUMN
 
 KEY = "actor.strategy.share_prefixes"
 
@@ -41,8 +42,8 @@ class Trie(NamedTuple):
 
     @classmethod
     def of(cls, batch: Experience) -> "Trie":
-        tokens, lengths = batch.input_ids.cpu().numpy(), _input_lengths(batch)
-        sortable = tokens.astype(">u4")  # of big-endian numbers, bytes have the order of the numbers
+        tokens, lengths = _distinct(batch), _input_lengths(batch)
+        sortable = tokens.astype(">u8")  # of big-endian numbers, bytes have the order of the numbers
         order = sorted(range(len(lengths)), key=lambda row: sortable[row, : lengths[row]].tobytes())
         shared = [_common(tokens, lengths, *rows) for rows in itertools.pairwise(order)]
         return cls(order, [int(lengths[row]) for row in order], [0, *shared][: len(order)])
@@ -127,7 +128,9 @@ def shared_prefixes(batch: Experience) -> Layout:
         "max_length_k": max(keys),
         "key_index": joined([paths[row, :length] for row, length, _ in adding]),
     }
-    return Layout(inputs, positions, real)
+    numbers = np.arange(tokens.size).reshape(tokens.shape)
+    own = joined([numbers[row, common:length] for row, length, common in adding])
+    return Layout(inputs, positions, real, own)
 
 
 def shares(wanted: bool | None, model: Any, attn_implementation: str, *, packs: bool, ranks: int) -> bool:
@@ -168,6 +171,18 @@ def _obstacle(model: Any, attn_implementation: str, packs: bool, ranks: int) -> 
 def _input_lengths(batch: Experience) -> Tokens:
     lengths: Tokens = (batch.lengths - 1).clamp(min=1).cpu().numpy()
     return lengths
+
+
+def _distinct(batch: Experience) -> Tokens:
+    """Numbers that are equal for equal tokens; tokens whose replayed experts differ are different tokens."""
+    tokens: Tokens = batch.input_ids.cpu().numpy().astype(np.int64)
+    column = batch.columns.get(COLUMN)
+    if column is None or not len(column.values):
+        return tokens
+    experts, known = column.values.cpu().numpy().reshape(len(column.values), -1), column.counts.cpu().numpy() > 0
+    factors = np.random.default_rng(0).integers(1, 2**62, experts.shape[1])
+    tokens[:, : known.shape[1]][known] += np.dot(experts.astype(np.int64) + 1, factors)  # a digest: sums wrap around
+    return tokens
 
 
 def _common(tokens: Tokens, lengths: Tokens, left: int, right: int) -> int:
