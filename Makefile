@@ -98,6 +98,7 @@ verl-page: $(INSTALLED)
 pages: metrics-page verl-page
 	$(BIN)/python -m scripts.pages.reference
 	$(BIN)/python -m scripts.pages.algorithms
+	$(BIN)/python -m scripts.pages.bias
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -2,7 +2,8 @@
 
 For each seed the quickstart's data, model and cold start are made once (by ``examples/quickstart/run.sh``'s commands);
 every algorithm of ``ALGORITHMS`` then starts from it, with ``examples/quickstart/config.yaml`` and its own overrides:
-the options of its paper, and nothing tuned to the task. Each run has one thread; ``--jobs`` of them run at a time.
+the options of its paper, and nothing tuned to the task. Those of ``TURNS``, which credit turns, do the same with
+``examples/agents``. Each run has one thread; ``--jobs`` of them run at a time.
 
     python benchmarks/algorithms.py --jobs 2 --seeds 0,1,2 --out runs/algorithms     # train, draw, print the table
     python benchmarks/algorithms.py --draw docs/algorithms/curves.json --out docs/algorithms
@@ -29,6 +30,16 @@ GAIN = 0.25
 TEACHER = "{teacher}"
 """replaced by the folder of the model that GRPO trained from the same cold start"""
 STEPS = 30
+
+TURNS: dict[str, list[str]] = {
+    "agents_grpo": [],
+    "turn_returns": ["algorithm.adv_estimator={name: turn_returns, whiten: true}"],
+    "turn_grpo": ["algorithm.adv_estimator=turn_grpo"],
+    "turn_rloo": ["algorithm.adv_estimator=turn_rloo"],
+    "gigpo": ["algorithm.adv_estimator=gigpo"],
+    "turn_gae": ["algorithm.adv_estimator=turn_gae", "critic.optim.lr=1e-3"],
+}
+"""estimators of turns, on the task of examples/agents; the first is the baseline"""
 
 DISTILLED = ["actor.use_kl_loss=false", "algorithm.adv_estimator=reinforce_plus_plus", "rollout.n=1"]
 
@@ -102,7 +113,20 @@ ALGORITHMS: dict[str, list[str]] = {
         "algorithm.use_kl_in_reward=true",
         "algorithm.kl_ctrl={type: adaptive, kl_coef: 0.001}",
     ],
+    **TURNS,
 }
+BASELINES = (BASELINE, "agents_grpo")
+WORDS = {"quickstart": "quickstart", "agents": "agent example"}
+
+
+def example(name: str) -> str:
+    """The folder in ``examples`` of an algorithm's task."""
+    return "agents" if name in TURNS else "quickstart"
+
+
+def baseline(name: str) -> str:
+    """The algorithm that stands beside this one."""
+    return BASELINES[name in TURNS]
 
 
 def main() -> None:
@@ -117,7 +141,8 @@ def main() -> None:
     if arguments.draw:
         results = json.loads(arguments.draw.read_text())
     else:
-        names = [BASELINE, *(name for name in arguments.only or ALGORITHMS if name != BASELINE)]
+        chosen = arguments.only or list(ALGORITHMS)
+        names = list(dict.fromkeys([*map(baseline, chosen), *chosen]))
         results = measure(arguments.out.resolve(), arguments.seeds, names, arguments.jobs)
         (arguments.out / "curves.json").write_text(_compact(results))
     draw(results, arguments.out)
@@ -129,10 +154,15 @@ def main() -> None:
 def measure(out: Path, seeds: Sequence[str], names: Sequence[str], jobs: int) -> dict[str, dict[str, Any]]:
     """Name → seed → the curve of that run, and what ended it early."""
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda seed: cold_start(out / seed, seed), seeds))
+        tasks = [(task, seed) for task in sorted(set(map(example, names))) for seed in seeds]
+        list(pool.map(lambda each: cold_start(out / each[0] / each[1], *each), tasks))
         results: dict[str, dict[str, Any]] = {name: {} for name in names}
-        for group in ([BASELINE], [name for name in names if name != BASELINE]):
-            runs = {(name, seed): pool.submit(train, out / seed, name, seed) for name in group for seed in seeds}
+        for group in ([name for name in names if name in BASELINES], [name for name in names if name not in BASELINES]):
+            runs = {
+                (name, seed): pool.submit(train, out / example(name) / seed, name, seed)
+                for name in group
+                for seed in seeds
+            }
             for (name, seed), run in runs.items():
                 results[name][seed] = run.result()
                 print(
@@ -141,11 +171,11 @@ def measure(out: Path, seeds: Sequence[str], names: Sequence[str], jobs: int) ->
     return results
 
 
-def cold_start(folder: Path, seed: str) -> None:
-    """The commands of the quickstart before its last, in ``folder``."""
+def cold_start(folder: Path, task: str, seed: str) -> None:
+    """The commands of an example before its last, in ``folder``."""
     folder.mkdir(parents=True)
     (folder / "examples").symlink_to(ROOT / "examples")
-    script = (ROOT / "examples/quickstart/run.sh").read_text().replace("\\\n", "")
+    script = (ROOT / "examples" / task / "run.sh").read_text().replace("\\\n", "")
     additions = {"tiny-model": ["--seed", seed], "sft": [f"trainer.seed={seed}"], "prepare": []}
     for line in script.splitlines():
         if line.startswith("corerl ") and (words := shlex.split(line))[1] in additions:
@@ -160,21 +190,22 @@ def train(folder: Path, name: str, seed: str) -> dict[str, Any]:
     teacher = next(iter(folder.glob(f"runs/{BASELINE}/*/checkpoints/global_step_{STEPS}/huggingface")), "")
     overrides = [override.replace(TEACHER, str(teacher)) for override in ALGORITHMS[name]]
     common = [f"trainer.seed={seed}", f"tracking.experiment_name={name}", "trainer.test_freq=1"]
-    process = _corerl(folder, ["train", "examples/quickstart/config.yaml", *common, *overrides])
+    process = _corerl(folder, ["train", f"examples/{example(name)}/config.yaml", *common, *overrides])
     folders = sorted(folder.glob(f"runs/{name}/*/metrics.jsonl"))
     records = [json.loads(line) for line in folders[-1].read_text().splitlines()] if folders else []
-    curve = _curve(records, greedy=name == "remax", n=1 if "rollout.n=1" in overrides else 16)
+    n = 1 if "rollout.n=1" in overrides else 16
+    curve = _curve(records, 32 * 8 if name in TURNS else 64 * (n + (name == "remax")))
     if process.returncode:
         curve["error"] = process.stderr.strip().splitlines()[-1]
     return curve
 
 
-def _curve(records: list[dict[str, float]], *, greedy: bool, n: int) -> dict[str, Any]:
+def _curve(records: list[dict[str, float]], batch: int) -> dict[str, Any]:
     curve: dict[str, Any] = {"step": [], "responses": [], "accuracy": []}
     responses = 0.0
     for record in records:
-        prompts = record.get("training/num_gen_prompts", 64.0) if record["step"] else 0.0
-        responses += prompts * (n + greedy)
+        batches = record.get("training/num_gen_prompts", 64.0) / 64 if record["step"] else 0.0
+        responses += batches * batch
         accuracy = _accuracy(record)
         if accuracy is not None:
             for key, value in (("step", record["step"]), ("responses", responses), ("accuracy", accuracy)):
@@ -202,7 +233,7 @@ def at_equal_compute(results: dict[str, dict[str, Any]], name: str) -> Iterator[
     for seed, run in results[name].items():
         if not run["accuracy"]:
             continue
-        budget = results[BASELINE][seed]["responses"][-1]
+        budget = results[baseline(name)][seed]["responses"][-1]
         within = [
             accuracy for accuracy, spent in zip(run["accuracy"], run["responses"], strict=True) if spent <= budget
         ]
@@ -222,7 +253,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         rise = min(last - first for first, last in pairs)
         verdict = _short(failures[0]) if failures else "" if rise >= GAIN else f"less than {GAIN}"
         shown = (override.replace(f"{ROOT}/", "") for override in ALGORITHMS[name])
-        overrides = " ".join(f"`{override}`" for override in shown) or "(the quickstart's config)"
+        overrides = " ".join(f"`{override}`" for override in shown) or f"(the {WORDS[example(name)]}'s config)"
         lines.append(f"| `{name}` | {overrides} | {before} | {after} | {rise:.3f} | {verdict} |")
     return "\n".join(lines) + "\n"
 
@@ -245,9 +276,9 @@ def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
 
     for name, runs in results.items():
         figure, axes = pyplot.subplots(figsize=(5.2, 3.2), dpi=100)
-        for each, colour in ((BASELINE, "0.5"), (name, "tab:blue")):
+        for each, colour in ((baseline(name), "0.5"), (name, "tab:blue")):
             curves = [run for run in results[each].values() if run["accuracy"]]
-            if not curves or (each == BASELINE and name == BASELINE and colour == "0.5"):
+            if not curves or (name in BASELINES and colour == "0.5"):
                 continue
             columns = list(zip(*(curve["accuracy"] for curve in curves), strict=False))
             spent = zip(*(curve["responses"] for curve in curves), strict=False)
@@ -256,7 +287,7 @@ def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
                 responses, [sum(column) / len(column) for column in columns], color=colour, label=each, marker="."
             )
             axes.fill_between(responses, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.2)
-        budget = max(run["responses"][-1] for run in results[BASELINE].values()) / 1000
+        budget = max(run["responses"][-1] for run in results[baseline(name)].values()) / 1000
         axes.set(xlabel="generated responses, thousands", ylabel="validation accuracy")
         axes.set(xlim=(-0.02 * budget, 1.02 * budget), ylim=(0, 1.02))
         axes.set_title(f"{name}: {len(runs)} seeds, band from least to largest", fontsize=9)

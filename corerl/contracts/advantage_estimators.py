@@ -23,10 +23,13 @@ class Turns(NamedTuple):
         ids: (B, T) int32, the number of the turn that sampled a token, in the order of the episode's requests; -1 at
             other tokens.
         rewards: (B, K) float32, of each turn, 0 without one. Their sum is part of the outcome score.
+        observations: (B, at least K) int64, equal for turns before which the policy read the same tokens since its last
+            turn, at first the prompt; -1 without a turn. None: unknown.
     """
 
     ids: "Tensor"
     rewards: "Tensor"
+    observations: "Tensor | None" = None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def estimate(
         return None if column is None else torch.where(real, column.flatten()[tokens], 0)
 
     ids = torch.where(real, turns.ids.flatten()[tokens], -1)
-    inputs = _inputs(batch, components, rollout_weights, Turns(ids, turns.rewards), of_episodes)
+    inputs = _inputs(batch, components, rollout_weights, turns._replace(ids=ids), of_episodes)
     estimated = estimator(inputs)
 
     def of_rows(column: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
 """Responses with their scores."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from corerl.batch.rollouts import Rollouts
+from corerl.batch.rollouts import Rollouts, Row
 from corerl.contracts.advantage_estimators import Turns
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
@@ -54,7 +55,7 @@ class ScoredRollouts:
             ids[number, : len(row.turn_ids)] = torch.tensor(row.turn_ids, dtype=torch.int32)
         for number, episode in enumerate(episodes):
             rewards[number, : len(episode.turn_rewards)] = torch.tensor(episode.turn_rewards)
-        return Turns(ids, rewards)
+        return Turns(ids, rewards, observations(rows))
 
     def components(self) -> dict[str, Tensor]:
         """Name -> (B,) float32: the named parts of the scores, 0 in a row that lacks one."""
@@ -111,6 +112,24 @@ class FinishedGroup:
     prompt: Prompt
     scored: ScoredRollouts
     baseline: ScoredRollouts | None = None
+
+
+def observations(rows: Sequence[Row]) -> Tensor:
+    """(episodes, turns) int64, as of :class:`corerl.contracts.advantage_estimators.Turns`."""
+    numbers, found = dict[tuple[int, ...], int](), dict[tuple[int, int], int]()
+    for row in rows:
+        read, ids = tuple(row.prompt_ids), torch.tensor(row.turn_ids, dtype=torch.int64)
+        cuts = [0, *(ids.diff().nonzero().flatten() + 1).tolist(), len(ids)]
+        for start, end in itertools.pairwise(cuts):
+            if (turn := row.turn_ids[start]) < 0:
+                read = (*read, *row.completion.token_ids[start:end])
+            else:
+                found[row.episode, turn] = numbers.setdefault(read, len(numbers))
+                read = ()
+    table = torch.full((1 + max(row.episode for row in rows), 1 + max((turn for _, turn in found), default=0)), -1)
+    if found:
+        table[tuple(torch.tensor(list(found)).T)] = torch.tensor(list(found.values()))
+    return table
 
 
 def score_tensors(results: Sequence[RewardResult]) -> tuple[Tensor, Tensor]:

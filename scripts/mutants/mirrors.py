@@ -9,7 +9,7 @@ PACKAGES = {
     "trainer": ["corerl/trainer/**/*.py"],
     "checkpoint": ["corerl/checkpoint/**/*.py"],
     "engines": ["plugins/corerl_engines/src/corerl_engines/**/*.py"],
-    "estimators": ["plugins/corerl_grpo/src/corerl_grpo/advantages/*.py", "plugins/corerl_ppo/src/corerl_ppo/gae.py"],
+    "estimators": ["plugins/corerl_grpo/src/corerl_grpo/advantages/*.py", "plugins/corerl_ppo/src/corerl_ppo/*gae.py"],
     "losses": [
         "plugins/corerl_grpo/src/corerl_grpo/kl/*.py",
         "plugins/corerl_grpo/src/corerl_grpo/losses/*.py",

@@ -21,7 +21,7 @@ pytest.importorskip("corerl_rewards")
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "algorithms"
 INDEX = FOLDER / "README.md"
-PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
+PAGES = sorted(path for path in FOLDER.glob("*.md") if path not in (INDEX, FOLDER / "bias.md"))
 BENCHMARK = runpy.run_path(str(ROOT / "benchmarks" / "algorithms.py"))
 HEADINGS = ["Formula", "Options", "When to use it", "The paper's setting", "Learning curve"]
 KINDS = ("advantage_estimators", "policy_losses", "kl_types", "value_losses", "kl_controllers", "batch_filters")

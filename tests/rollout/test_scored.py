@@ -4,9 +4,10 @@ import dataclasses
 
 import torch
 
-from corerl.batch.rollouts import Episode
+from corerl.batch.rollouts import Episode, Row
 from corerl.contracts.reward_managers import RewardResult
-from corerl.rollout.scored import ScoredRollouts, score_tensors
+from corerl.contracts.rollout_backends import Completion
+from corerl.rollout.scored import ScoredRollouts, observations, score_tensors
 
 
 def scores(results):
@@ -53,3 +54,21 @@ def test_joined_batches_keep_their_baselines(scored_rollouts):
     assert scores(joined.select([1]).greedy_results) == [20.0]
     assert ScoredRollouts.join([scored_rollouts([1.0]), scored_rollouts([2.0])]).greedy_results is None
     assert ScoredRollouts.join(parts[:1]) is parts[0]
+
+
+def row(episode, prompt, tokens, turn_ids):
+    return Row(episode, prompt, Completion(tokens, [0.0] * len(tokens), "stop", 0), None, turn_ids)
+
+
+def test_observations_are_equal_for_turns_that_read_the_same_since_the_turn_before():
+    rows = [
+        row(0, [1, 2], [5, 7, 7, 6, 8], [0, -1, -1, 1, 2]),  # reads 1 2; 7 7; nothing
+        row(1, [1, 2], [6, 9, 6, 7, 7, 5], [0, -1, 1, -1, -1, 2]),  # reads 1 2; 9; 7 7
+        row(1, [1, 2, 3], [4], [3]),  # a branch reads its whole prompt
+    ]
+    found = observations(rows).tolist()
+    assert found == [[0, 1, 2, -1], [0, 3, 1, 4]]
+
+
+def test_a_batch_without_a_trained_turn_has_no_observation():
+    assert observations([row(0, [1], [5], [-1])]).tolist() == [[-1]]

@@ -7,6 +7,7 @@ from corerl.plugins import load_plugins
 
 REGISTRIES = load_plugins((), ()).registries
 TINY = 1e-12
+DISCOUNT = ([0.0, 1.0], [-TINY, 1.0 + 1e-9])
 
 NUMBERS = {
     "policy_losses": {
@@ -46,9 +47,13 @@ NUMBERS = {
     },
     "advantage_estimators": {
         "gpg": {"f_norm": ([TINY, 1e9], [0.0])},
+        "reinforce_plus_plus": {"gamma": DISCOUNT},
+        "turn_returns": {"gamma": DISCOUNT},
+        "turn_grpo": {"gamma": DISCOUNT},
+        "turn_rloo": {"gamma": DISCOUNT},
+        "gigpo": {"gamma": DISCOUNT, "step_advantage_w": ([0.0, 1e9], [-TINY])},
         "tpo": {"eta": ([TINY, 1e9], [0.0])},
         "a2po_group": {"beta": ([TINY, 1e9], [0.0])},
-        "reinforce_plus_plus": {"gamma": ([0.0, 1.0], [-TINY, 1.0 + 1e-9])},
     },
 }
 CASES = [

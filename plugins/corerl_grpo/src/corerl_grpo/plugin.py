@@ -53,7 +53,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.grpo_passk:grpo_passk",
         options=f"{package}.options:GrpoPasskOptions",
         needs={"groups"},
-        claims=Claims("surrogate", "best score of the group", factor=""),
+        claims=Claims("surrogate", "best score of the group", "1 / n ** 0.5"),
         summary="only the group's best response: best minus second best, over the deviation (2503.19595)",
     )
     register(
@@ -61,7 +61,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.gdpo:gdpo",
         options=f"{package}.options:GdpoOptions",
         needs={"groups"},
-        claims=Claims("surrogate", factor=""),
+        claims=Claims("surrogate", "expected sum of components", ""),
         summary="components of the score normalised one by one in the group, added, whitened (2601.05242)",
     )
     register(
@@ -121,6 +121,37 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         needs={"groups", "sum_pi_squared"},
         claims=Claims("baseline-biased", factor=""),
         summary="return minus, at each token, the group's mean return weighted by gradient energy (2602.07078)",
+    )
+    register(
+        "turn_returns",
+        f"{package}.turn_returns:turn_returns",
+        options=f"{package}.options:TurnReturnsOptions",
+        claims=Claims("unbiased"),
+        summary="discounted return of each turn (ArCHer, 2402.19446)",
+    )
+    register(
+        "turn_grpo",
+        f"{package}.turn_grpo:turn_grpo",
+        options=f"{package}.options:TurnGrpoOptions",
+        needs={"groups"},
+        claims=Claims("baseline-biased", factor=""),
+        summary="return of each turn minus the group's mean at the same turn (after MT-GRPO, 2505.11821)",
+    )
+    register(
+        "turn_rloo",
+        f"{package}.turn_rloo:turn_rloo",
+        options=f"{package}.options:TurnRlooOptions",
+        needs={"groups"},
+        claims=Claims("unbiased"),
+        summary="return of each turn minus the mean of the group's others at the same anchor (RLOO, 2402.14740)",
+    )
+    register(
+        "gigpo",
+        f"{package}.gigpo:gigpo",
+        options=f"{package}.options:GigpoOptions",
+        needs={"groups"},
+        claims=Claims("surrogate", factor=""),
+        summary="GRPO over episodes plus GRPO over turns that begin in the same state (2505.10978)",
     )
     register(
         "tpo",

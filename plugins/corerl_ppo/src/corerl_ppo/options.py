@@ -12,6 +12,13 @@ class GaeOptions:
 
 
 @dataclass(frozen=True)
+class TurnGaeOptions:
+    gamma: float = option(1.0, "discount of the rewards, for each turn", ge=0, le=1)
+    lam: float = option(1.0, "1: no bias of the critic, most variance; 0: one turn ahead, least variance", ge=0, le=1)
+    whiten: bool = option(True, "whiten the advantages over the batch")
+
+
+@dataclass(frozen=True)
 class ClippedOptions:
     cliprange_value: float = option(0.5, "largest change of a value since the start of the step", gt=0)
 

@@ -23,6 +23,14 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         claims=Claims("surrogate", factor=""),
         summary="generalized advantage estimation, whitened (1506.02438, 1707.06347)",
     )
+    register(
+        "turn_gae",
+        "corerl_ppo.turn_gae:turn_gae",
+        options="corerl_ppo.options:TurnGaeOptions",
+        needs={"critic"},
+        claims=Claims("surrogate", factor=""),
+        summary="generalized advantage estimation over turns, whitened (Turn-PPO, 2512.17008)",
+    )
 
 
 @hookimpl

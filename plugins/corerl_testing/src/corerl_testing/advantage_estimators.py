@@ -15,6 +15,7 @@ from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageI
 from corerl.registry import Selected
 from corerl_testing import advantage_groups, advantage_rewards
 from corerl_testing.advantage_examples import changed, emptied, example, random_scores, rescored, scored
+from corerl_testing.enumerable import claims
 from corerl_testing.results import Run, skipping
 from corerl_testing.state import expect_precision, expect_the_same_elsewhere
 from corerl_testing.tensors import (
@@ -43,6 +44,7 @@ def checks(selected: Selected[AdvantageEstimator]) -> Iterator[tuple[str, Run]]:
             run = partial(_in_both_dtypes, partial(check_of_entry, entry), selected)
             yield name, run if not need or need in entry.needs else skipping(f"it declares no need of {need}")
     yield "vectorised", partial(_vectorised, selected)
+    yield from claims.estimator_checks(selected)
     yield "same_in_a_fresh_process", partial(_same_in_a_fresh_process, selected)
 
 

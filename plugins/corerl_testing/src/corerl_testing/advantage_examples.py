@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.contracts.advantage_estimators import AdvantageInputs
+from corerl.contracts.advantage_estimators import AdvantageInputs, Turns
 from corerl.registry import Entry
 from corerl_testing.tensors import generator, response_mask, scattered
 
@@ -18,7 +18,10 @@ GROUPS = (0, 1, 0, 2, 1, 3, 0, 2, 1, 2, 0, 4, 4)
 def example(
     entry: Entry[Any], dtype: torch.dtype, *, groups: tuple[int, ...] = GROUPS, width: int = 7
 ) -> AdvantageInputs:
-    """Seeded inputs with all declared needs of the entry; scores in [0, 1], on the last trained token."""
+    """Seeded inputs with all declared needs of the entry; scores in [0, 1], on the last trained token.
+
+    Each trained token is a turn, without a reward of its own, so that what holds for tokens holds for turns.
+    """
     random = generator(0)
     rows = len(groups)
     mask = response_mask(rows, width, random)
@@ -45,6 +48,7 @@ def example(
         log_probs=probabilities.log().to(dtype),
         sum_pi_squared=(probabilities**2 + others).to(dtype) if "sum_pi_squared" in entry.needs else None,
         components={"accuracy": of_rows(), "format": of_rows()},
+        turns=Turns(torch.where(mask, mask.cumsum(dim=1) - 1, -1).int(), torch.zeros(rows, width, dtype=dtype)),
     )
 
 
@@ -70,7 +74,8 @@ def changed(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor]) -> Adva
     """``inputs`` with every tensor of B rows changed in the same way."""
     given: dict[str, Any] = {name: change(value) for name, value in vars(inputs).items() if isinstance(value, Tensor)}
     components = {name: change(value) for name, value in inputs.components.items()}
-    return dataclasses.replace(inputs, components=components, **given)
+    turns = inputs.turns and Turns(change(inputs.turns.ids), change(inputs.turns.rewards))
+    return dataclasses.replace(inputs, components=components, turns=turns, **given)
 
 
 def rescored(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor], rows: Tensor) -> AdvantageInputs:

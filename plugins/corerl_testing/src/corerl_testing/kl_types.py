@@ -15,6 +15,7 @@ from torch import Tensor
 from corerl.contracts.kl_types import KLType
 from corerl.registry import Selected
 from corerl_testing import rounding
+from corerl_testing.enumerable import claims
 from corerl_testing.kl_directions import gradient_is_of_the_value, mean_is_the_divergence, pulls_towards_the_reference
 from corerl_testing.results import Run
 from corerl_testing.state import expect_precision, expect_the_same_elsewhere, explained
@@ -43,6 +44,7 @@ def checks(selected: Selected[KLType]) -> Iterator[tuple[str, Run]]:
         yield name, partial(explained, partial(over_vocabulary, selected))
     yield "unchanged_by_rounding", partial(rounding.kl_type, selected)
     yield "same_in_a_fresh_process", partial(_same_in_a_fresh_process, selected)
+    yield from claims.kl_checks(selected)
 
 
 def example(

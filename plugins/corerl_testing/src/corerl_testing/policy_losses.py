@@ -11,6 +11,7 @@ from torch import Tensor
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
 from corerl.registry import Selected
 from corerl_testing import invariance, losses, rounding
+from corerl_testing.enumerable import claims
 from corerl_testing.losses import Case
 from corerl_testing.results import Run, skipping
 from corerl_testing.tensors import (
@@ -51,6 +52,7 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
         else skipping("it declares no zero_at_zero_advantage"),
     )
     yield from invariance.checks(selected)
+    yield from claims.loss_checks(selected)
 
 
 def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = ROWS, width: int = WIDTH) -> Case:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from corerl.contracts.advantage_estimators import Turns
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.state import explained
 
@@ -119,6 +120,8 @@ def on_cuda(inputs: T) -> T:
             moved[name] = value.cuda()
         elif isinstance(value, Mapping):
             moved[name] = {key: item.cuda() for key, item in value.items()}
+        elif isinstance(value, Turns):
+            moved[name] = Turns(value.ids.cuda(), value.rewards.cuda())
     return dataclasses.replace(inputs, **moved)  # type: ignore[type-var]
 
 

@@ -1,6 +1,7 @@
 """Options of the advantage estimators; they are checked without importing torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from corerl import option
 
@@ -41,6 +42,36 @@ class GpgOptions:
 @dataclass(frozen=True)
 class OptimalTokenBaselineOptions:
     handle_zero_tail: bool = option(True, "baseline 0 if one response of the group is left; false: its own return")
+
+
+@dataclass(frozen=True)
+class TurnReturnsOptions:
+    gamma: float = option(1.0, "discount of the rewards, for each turn", ge=0, le=1)
+    whiten: bool = option(False, "whiten the returns over the batch")
+
+
+@dataclass(frozen=True)
+class TurnGrpoOptions:
+    gamma: float = option(1.0, "discount of the rewards, for each turn", ge=0, le=1)
+    norm_adv_by_std_in_grpo: bool = option(False, "divide by the standard deviation of the group's returns at the turn")
+
+
+@dataclass(frozen=True)
+class TurnRlooOptions:
+    gamma: float = option(1.0, "discount of the rewards, for each turn", ge=0, le=1)
+    anchor: Literal["observation", "turn"] = option(
+        "observation", "compare turns before which the policy read the same tokens; turn: with the same number"
+    )
+
+
+@dataclass(frozen=True)
+class GigpoOptions:
+    gamma: float = option(0.95, "discount of the rewards, for each turn", ge=0, le=1)
+    step_advantage_w: float = option(1.0, "weight of the turn's advantage beside the episode's", ge=0)
+    norm_adv_by_std_in_grpo: bool = option(True, "divide by the standard deviations")
+    anchor: Literal["observation", "turn"] = option(
+        "observation", "compare turns before which the policy read the same tokens; turn: with the same number"
+    )
 
 
 @dataclass(frozen=True)

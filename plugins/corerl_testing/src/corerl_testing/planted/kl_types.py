@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.contracts.facts import Claims
 from corerl_testing.planted.fault import Fault
 from corerl_testing.planted.losses import doubled_backward, remembered_scale
 
@@ -118,6 +119,10 @@ def _fault(wrong: Any, flaw: str, check: str, reason: str, right: Any = k3, **fa
     return Fault("kl_types", wrong.__name__, flaw, wrong, right, check, reason, facts)
 
 
+def _claims(name: str, wrong: Any, flaw: str, reason: str, claims: Claims, right: Any, was: Claims) -> Fault:
+    return Fault("kl_types", name, flaw, wrong, right, "claims", reason, {"claims": was}, {"claims": claims})
+
+
 FAULTS = [
     _fault(arguments_swapped, "policy and reference are swapped", "mean_is_the_divergence", "it must be above 0", k1),
     _fault(
@@ -212,5 +217,23 @@ FAULTS = [
         "the gradients hold nan",
         full,
         needs={"logits"},
+    ),
+    _claims(
+        "claims_the_gradient_of_k3",
+        k3,
+        "an unbiased gradient is claimed, which is that of the other direction",
+        "it claims an unbiased KL value and gradient",
+        Claims("unbiased", "KL value and gradient"),
+        k1,
+        Claims("unbiased", "KL value"),
+    ),
+    _claims(
+        "claims_too_little",
+        k3_with_the_gradient_of_k2,
+        "a bias is claimed of the exact value and gradient",
+        "it claims a bias",
+        Claims("surrogate", "KL value"),
+        k3_with_the_gradient_of_k2,
+        Claims("unbiased", "KL value and gradient"),
     ),
 ]

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from corerl.contracts.facts import Claims
+from corerl_testing.planted.advantage_estimators import claimed, returns
 from corerl_testing.planted.advantage_estimators import group_baselines as groups
-from corerl_testing.planted.advantage_estimators import returns
 from corerl_testing.planted.fault import Fault
 
 
@@ -22,6 +23,16 @@ def _of_critics(wrong: Any, flaw: str, check: str, reason: str) -> Fault:
 def _of_greedy(wrong: Any, flaw: str, check: str, reason: str) -> Fault:
     return _fault(wrong, flaw, returns.greedy_baseline, check, reason, "greedy_baseline")
 
+
+def _of_claims(name: str, wrong: Any, flaw: str, reason: str, right: Any, was: Claims, claims: Claims) -> Fault:
+    """``right`` has the claims ``was``, and ``wrong`` those of ``claims``."""
+    facts = {"needs": () if right is claimed.turn_returns else ("groups",), "claims": was}
+    return Fault("advantage_estimators", name, flaw, wrong, right, "claims", reason, facts, {"claims": claims})
+
+
+UNBIASED = Claims("unbiased")
+SMALLER = Claims("baseline-biased", factor="(n - 1) / n")
+SKEWED = Claims("baseline-biased", factor="")
 
 FAULTS = [
     _of_groups(
@@ -284,5 +295,113 @@ FAULTS = [
         "no advantage depends on sum_pi_squared",
         "groups",
         "sum_pi_squared",
+    ),
+    _of_claims(
+        "leaves_nothing_out",
+        claimed.leaves_nothing_out,
+        "a response is part of its own baseline",
+        "the nearest multiple is 0.5 times",
+        claimed.leave_one_out,
+        UNBIASED,
+        UNBIASED,
+    ),
+    _of_claims(
+        "drops_the_baseline",
+        claimed.leave_one_out,
+        "the factor (n - 1) / n is claimed, and is not there",
+        "the nearest multiple is 1 times",
+        claimed.leaves_nothing_out,
+        SMALLER,
+        SMALLER,
+    ),
+    _of_claims(
+        "doubled",
+        claimed.doubled,
+        "advantages are twice too large",
+        "the nearest multiple is 2 times",
+        claimed.leave_one_out,
+        UNBIASED,
+        UNBIASED,
+    ),
+    _of_claims(
+        "over_the_length",
+        claimed.over_the_length,
+        "advantages are divided by the length",
+        "in the game 'two tokens' with groups of 2 its expected gradient differs",
+        claimed.leave_one_out,
+        UNBIASED,
+        UNBIASED,
+    ),
+    _of_claims(
+        "one_turn_late",
+        claimed.one_turn_late,
+        "a turn is credited with the rewards behind it alone",
+        "in the game 'turns' with groups of 2 its expected gradient differs",
+        claimed.turn_returns,
+        UNBIASED,
+        UNBIASED,
+    ),
+    _of_claims(
+        "mean_of_those_who_get_there",
+        claimed.turn_mean,
+        "the baseline of a turn is the mean of the episodes that get there, its own among them",
+        "with groups of 2 its expected gradient differs",
+        claimed.turn_mean,
+        SKEWED,
+        UNBIASED,
+    ),
+    _of_claims(
+        "factor_for_turns",
+        claimed.turn_mean,
+        "a factor is claimed, which depends on the turn",
+        "in the game 'turns' with groups of 2 its expected gradient differs",
+        claimed.turn_mean,
+        SKEWED,
+        SMALLER,
+    ),
+    _of_claims(
+        "too_modest",
+        claimed.leave_one_out,
+        "a bias is claimed, and there is none",
+        "claim unbiased, or this factor",
+        claimed.leave_one_out,
+        UNBIASED,
+        Claims("surrogate", factor=""),
+    ),
+    _of_claims(
+        "divides_beside_its_baseline",
+        groups.normalised,
+        "the division by the deviation is claimed to be a baseline",
+        "it divides by more than a baseline explains",
+        claimed.turn_mean,
+        SKEWED,
+        SKEWED,
+    ),
+    _of_claims(
+        "another_objective",
+        groups.normalised,
+        "the expected score is claimed, and the deviation divides",
+        "times the true one",
+        claimed.leave_one_out,
+        UNBIASED,
+        Claims("surrogate"),
+    ),
+    _of_claims(
+        "unknown_objective",
+        claimed.leave_one_out,
+        "the objective has no such name",
+        "it claims the unknown objective 'expected reward'; known: expected score",
+        claimed.leave_one_out,
+        UNBIASED,
+        Claims("unbiased", "expected reward"),
+    ),
+    _of_claims(
+        "no_formula",
+        claimed.leave_one_out,
+        "the factor is no formula in n",
+        "must be a formula in n, such as (n - 1) / n",
+        claimed.leave_one_out,
+        UNBIASED,
+        Claims("unbiased", factor="max(n)"),
     ),
 ]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from corerl.contracts.facts import Claims
 from corerl_testing.planted.fault import Fault
 from corerl_testing.planted.policy_losses import token_losses as losses
 
@@ -16,6 +17,11 @@ def _selector(select: Any, flaw: str, check: str, reason: str) -> Fault:
     loss, facts = losses.without_selected, {"select_tokens": losses.a_third}
     flawed = {"select_tokens": select}
     return Fault("policy_losses", select.__name__, flaw, loss, loss, check, reason, facts, flawed)
+
+
+def _claims(name: str, wrong: Any, flaw: str, reason: str, claims: Claims) -> Fault:
+    facts = {"claims": Claims("surrogate")}
+    return Fault("policy_losses", name, flaw, wrong, losses.surrogate, "claims", reason, facts, {"claims": claims})
 
 
 FAULTS = [
@@ -287,5 +293,26 @@ FAULTS = [
         "there is one flag a row",
         "selector_shape",
         "the selected tokens have the shape (6,) where (6, 8) is right",
+    ),
+    _claims(
+        "claims_other_samples",
+        losses.surrogate,
+        "the gradient is claimed for samples of any policy",
+        "when the samples are those of another policy",
+        Claims("unbiased"),
+    ),
+    _claims(
+        "half_of_what_it_claims",
+        losses.halved,
+        "the gradient is half of the claimed one",
+        "the nearest multiple is 0.5 times",
+        Claims("surrogate"),
+    ),
+    _claims(
+        "claims_less_on_policy",
+        losses.surrogate,
+        "no factor is claimed, and it is 1",
+        "claim unbiased, or this factor",
+        Claims("surrogate", factor=""),
     ),
 ]

@@ -23,6 +23,11 @@ def surrogate(inputs: PolicyLossInputs) -> LossOutput:
     return LossOutput(-inputs.advantages * found, metrics)
 
 
+def halved(inputs: PolicyLossInputs) -> LossOutput:
+    """-A rho / 2."""
+    return LossOutput(surrogate(inputs).terms / 2)
+
+
 def stopped_weights(inputs: PolicyLossInputs) -> LossOutput:
     """-A sg(rho) log pi."""
     return LossOutput(-inputs.advantages * ratio(inputs).detach() * inputs.log_probs)
