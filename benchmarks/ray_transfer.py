@@ -63,7 +63,7 @@ class Reader:
     @dispatch("split")
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         self.read(batch)
-        return TokenOutputs(**{name: torch.zeros(batch.response_mask.shape) for name in wanted})
+        return TokenOutputs()._replace(**{name: torch.zeros(batch.response_mask.shape) for name in wanted})
 
     @dispatch("split")
     def read(self, batch: Experience) -> TokenOutputs:

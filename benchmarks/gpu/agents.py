@@ -25,11 +25,12 @@ from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, Trai
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
-from corerl.models import resolve_device
+from corerl.models import compute_dtype, resolve_device
 from corerl.plugins import load_plugins
 from corerl.rollout.groups import Group
 from corerl.rollout.recorder import Recorder, Services
 from corerl.rollout.request_queue import RequestQueue
+from corerl_torch.loading import load_model
 
 LEAST = 0.95
 PROMPT = "Find the file that holds the answer, step by step, and say which tool you want to use next. " * 4
@@ -148,6 +149,11 @@ def main() -> None:
     try:
         if hasattr(backend, "started"):
             backend.started()
+        if asked.load_format == "dummy" and asked.backend != "hf":
+            device = resolve_device("auto")
+            policy = load_model(config.model, "lm", device=device, dtype=compute_dtype(config.model, device))
+            backend.update_weights([(name, each.detach()) for name, each in policy.named_parameters()], 1)
+            del policy
         warm = Counted(backend)
         asyncio.run(through_endpoint(config, warm, [each[:2] for each in sleeps], asked.tokens, sys.executable))
         served = Counted(backend)
