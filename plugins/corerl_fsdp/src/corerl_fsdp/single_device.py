@@ -53,6 +53,7 @@ class SingleDeviceStrategy:
             use_remove_padding=options.use_remove_padding,
             logits_chunk_size=options.logits_chunk_size,
             compiled=options.compile,
+            bitwise=options.bitwise,
         ).train(spec.optim is not None)
         if spec.optim is None:
             self.model.requires_grad_(False)

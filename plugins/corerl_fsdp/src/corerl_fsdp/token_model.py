@@ -12,6 +12,7 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
+from corerl_torch import bitwise as invariant
 from corerl_torch import layout, packed_attention
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
@@ -36,6 +37,7 @@ class TokenModel(torch.nn.Module):
             computes them again; None: all.
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
+        bitwise: the operations of :mod:`corerl_torch.bitwise`.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class TokenModel(torch.nn.Module):
         logits_chunk_size: int | None,
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
+        bitwise: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -58,7 +61,10 @@ class TokenModel(torch.nn.Module):
         if compiled:
             for layer in decoder_layers(model):
                 layer.forward = torch.compile(layer.forward, dynamic=True)
-        if use_remove_padding:
+        if bitwise:
+            invariant.check(spec.model, spec.device, compiled=compiled, ranks_share_rows=sequence is not None)
+            invariant.use(model)
+        elif use_remove_padding:
             by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
             packed_attention.use(
                 model,

@@ -17,6 +17,7 @@ from corerl_hf.batching import plan_batches
 from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
 from corerl_hf.weights import Weights
+from corerl_torch import bitwise
 from corerl_torch.loading import load_causal_lm
 
 MAX_PREFILL_TOKENS = {"cpu": 512, "cuda": 32768}
@@ -105,7 +106,11 @@ class HfBackend:
         self._max_prefill_tokens = options.max_prefill_tokens or MAX_PREFILL_TOKENS[device]
         self._model = load_causal_lm(model, device=device, dtype=compute_dtype(model, device))
         self._model.requires_grad_(False).eval()
-        self._weights = Weights(self._model)
+        self._bitwise = options.bitwise
+        if options.bitwise:
+            bitwise.check(model, device)
+            bitwise.use(self._model)
+        self._weights = Weights(self._model, options.weight_rounding)
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
         self._version = 0
         self._not_ready = ""
@@ -235,6 +240,7 @@ class HfBackend:
         requests = [call.requests[number] for call, number in joint.numbered]
         for rows in plan_batches(requests, self._max_batch_size):
             batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=joint.aborted)
+            batch.bitwise = self._bitwise
             going = True
             while going:
                 going = batch.advance()

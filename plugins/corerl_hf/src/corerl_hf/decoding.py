@@ -14,6 +14,7 @@ from corerl_hf.batching import Row
 from corerl_hf.responses import Responses
 from corerl_hf.sampling import Sampler, SamplingArrays, row_key, uniforms
 from corerl_hf.sequences import Sequences
+from corerl_torch.token_statistics import log_distribution
 
 STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 8}
 """tokens generated between the host's checks for finished rows; on a GPU each check waits for the device"""
@@ -36,7 +37,10 @@ class Batch:
 
     Attributes:
         responses: the generated tokens so far, in the order of ``rows``.
+        bitwise: log-probs are computed as by a training strategy, bit for bit.
     """
+
+    bitwise = False
 
     def __init__(self, model: Any, rows: Sequence[Row], *, max_prefill_tokens: int, aborted: AbstractSet[str]) -> None:
         self._model, self._rows, self._aborted = model, rows, aborted
@@ -65,7 +69,10 @@ class Batch:
             else:
                 logits = self._sequences.step(self._last_tokens)
             tokens, probs = self._draw(self._sequences, logits)
-        self.responses.add(self._live, torch.stack(tokens).cpu().numpy(), torch.stack(probs).cpu().numpy())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = torch.stack(probs).cpu().numpy()
+            log_probs = values if self.bitwise else np.log(values)
+        self.responses.add(self._live, torch.stack(tokens).cpu().numpy(), log_probs)
         self._last_tokens = tokens[-1]
         going = self.responses.going[self._live]
         if going.any() and len(going) - going.sum() >= DROP_SHARE * len(going):
@@ -93,7 +100,7 @@ class Batch:
         )
 
     def _draw(self, sequences: Sequences, logits: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Tokens and their probabilities, (live rows,) each, for the next few steps."""
+        """Tokens and their probabilities, with ``bitwise`` log-probs, (live rows,) each, for the next few steps."""
         steps = min(STEPS_BETWEEN_LOOKS[logits.device.type], self.responses.remaining())
         numbers = uniforms(self._keys[self._live], self.responses.generated, steps)
         tokens: list[Tensor] = []
@@ -105,8 +112,18 @@ class Batch:
                 logits = sequences.step(tokens[-1])
             token, prob = self._sampler(logits, each)
             tokens.append(token)
-            probs.append(prob)
+            probs.append(self._trained_log_probs(logits, token) if self.bitwise else prob)
         return tokens, probs
+
+    def _trained_log_probs(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """(live rows,), by the function that training strategies use."""
+        temperatures = self._arrays.temperature[self._live]
+        log_probs = torch.empty(len(tokens))
+        for temperature in np.unique(temperatures).tolist():
+            rows = torch.from_numpy(np.flatnonzero(temperatures == temperature))
+            distribution = log_distribution(logits[rows], temperature or 1.0)
+            log_probs[rows] = distribution.gather(1, tokens[rows, None]).squeeze(1)
+        return log_probs
 
     def _keep(self, sequences: Sequences, order: NDArray[np.int64]) -> None:
         """Drop the live rows that are not in ``order``."""
