@@ -17,7 +17,7 @@ import json, pathlib, sys
 steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 seen = {name: value for step in steps for name, value in step.items()}
 [score] = [value for name, value in seen.items() if name.startswith("val-core/") and "/reward/" in name]
-kl = [step["rollout_corr/kl"] for step in steps if "rollout_corr/kl" in step]
-print(sys.argv[2], f"accuracy {score:.3f}", f"KL {sum(kl) / len(kl):.5f} nats a token", flush=True)
+kl = [step["rollout_corr/k3_kl"] for step in steps if "rollout_corr/k3_kl" in step]
+print(sys.argv[2], f"accuracy {score:.3f}", f"k3 {sum(kl) / len(kl):.5f} nats a token", flush=True)
 PYTHON
 done; done; done
