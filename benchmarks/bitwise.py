@@ -24,6 +24,7 @@ def seconds(strategy: str, bitwise: bool) -> list[float]:
             f"trainer.bitwise={str(bitwise).lower()}",
             f"trainer.total_training_steps={STEPS}",
             "data.val_files=[]",
+            "trainer.test_freq=-1",
             "trainer.save_huggingface=never",
             "tracking.loggers=[]",
             f"trainer.output_dir={folder}",

@@ -1,12 +1,12 @@
 """``trainer.bitwise``: the options that it sets, and the combinations that it refuses."""
 
 import pytest
-from corerl_check.bitwise import violations, with_options
 
 from corerl.config.typed import build
 from corerl.contracts.config import TrainConfig
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
+from corerl_check.bitwise import violations, with_options
 
 
 def errors(**sections):

@@ -22,6 +22,7 @@ from corerl_torch.bitwise_attention import attention
 from corerl_torch.supervised import SupervisedObjective
 
 TEMPERATURE = 0.7
+CUT = MicroBatching(max_tokens=150)
 UPDATES = 3
 
 
@@ -32,7 +33,7 @@ def threads():
     torch.set_num_threads(1)
 
 
-def strategy(model_dir, name="torch", *, packed=True, cut=MicroBatching(max_tokens=150), **options):
+def strategy(model_dir, name="torch", *, packed=True, cut=CUT, **options):
     model = ModelConfig(path=str(model_dir), load_format="dummy")
     spec = StrategySpec(model, "cpu", cut, OptimConfig(lr=1e-2), total_steps=10, temperature=TEMPERATURE)
     options = {"bitwise": True, "use_remove_padding": packed, "logits_chunk_size": 37} | options

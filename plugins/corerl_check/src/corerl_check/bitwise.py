@@ -6,6 +6,7 @@ from typing import Any
 from corerl.config.load import assign
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
+from corerl.registry import Selected
 from corerl.registry.parts import Parts
 from corerl_check.aliases import MISSING, at
 
@@ -39,15 +40,18 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[ConfigError]:
     from corerl.models import resolve_device
     from corerl_torch import bitwise
 
-    selected = [("rollout.name", parts.rollout_backend), ("actor.strategy", parts.strategy)]
+    selected: list[tuple[str, Selected[Any]]] = [
+        ("rollout.name", parts.rollout_backend),
+        ("actor.strategy", parts.strategy),
+    ]
     if parts.critic_strategy is not None:
         selected.append(("critic.strategy", parts.critic_strategy))
     for key, part in selected:
         if getattr(part.options, "bitwise", None) is not True:
             yield ConfigError(
                 KEY,
-                f"{key}={part.entry.name} cannot give bit-equal log-probs, or its option bitwise is off: rollout.name=hf "
-                "with actor.strategy=torch or fsdp can, on the CPU",
+                f"{key}={part.entry.name} cannot give bit-equal log-probs, or its option bitwise is off: "
+                "rollout.name=hf with actor.strategy=torch or fsdp can, on the CPU",
             )
     try:
         bitwise.check(config.model, resolve_device(config.actor.device))

@@ -5,9 +5,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Rounding = Literal["none", "int8", "int4"]
+Rounding = Literal["none", "int8", "int4", "int3", "int2"]
 
-LEVELS: dict[str, int | None] = {"none": None, "int8": 127, "int4": 7}
+LEVELS: dict[str, int | None] = {"none": None, "int8": 127, "int4": 7, "int3": 3, "int2": 1}
 """largest integer of each type; the smallest is its negative"""
 
 

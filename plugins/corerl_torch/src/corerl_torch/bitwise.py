@@ -93,7 +93,7 @@ def _replace(module: torch.nn.Module) -> None:
     if type(module) is torch.nn.Linear:
         module.forward = functools.partial(_forward_linear, module)  # type: ignore[method-assign]
     elif name in ACTIVATIONS:
-        module.forward = ACTIVATIONS[name]  # type: ignore[method-assign]
+        module.forward = ACTIVATIONS[name]
     elif not name.endswith(ROW_BY_ROW) and (
         "Activation" in name or "GELU" in name or next(module.parameters(recurse=False), None) is not None
     ):

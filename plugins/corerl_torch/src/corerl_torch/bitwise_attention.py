@@ -45,19 +45,20 @@ def attention(
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if cu_seq_lens_q is not None:
-        rows = zip(*(_unpacked(each, cu_seq_lens_q) for each in (query, key, value)), strict=True)
-        return torch.cat([_attend(*row, None, scale) for row in rows], dim=2).transpose(1, 2), None
+        queries, keys, values = (_unpacked(each, cu_seq_lens_q) for each in (query, key, value))
+        rows = zip(queries, keys, values, strict=True)
+        return torch.cat([_attend(q, k, v, None, scale) for q, k, v in rows], dim=2).transpose(1, 2), None
     first = None if attention_mask is None else attention_mask.to(torch.int8).argmax(dim=1)
     return _attend(query, key, value, first, scale).transpose(1, 2), None
 
 
 def _unpacked(states: Tensor, bounds: Tensor) -> tuple[Tensor, ...]:
-    return states.split((bounds[1:] - bounds[:-1]).tolist(), dim=2)
+    return torch.split(states, (bounds[1:] - bounds[:-1]).tolist(), dim=2)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, first: Tensor | None, scale: float) -> Tensor:
     """(rows, heads, queries, head size); ``first``: (rows,) column of the first token, None: 0."""
-    rows, heads, queries, _ = query.shape
+    heads, queries = query.shape[1:3]
     columns = key.shape[2]
     places = torch.arange(columns - queries, columns)[None]
     if first is not None:
@@ -82,7 +83,8 @@ def _from_first(states: Tensor, first: Tensor) -> Tensor:
 def _blocks_of_keys(states: Tensor, heads: int) -> Tensor:
     """(rows, heads, blocks, KEYS, head size), filled with 0."""
     states = pad(states, (0, 0, 0, -states.shape[2] % KEYS))
-    return states.repeat_interleave(heads // states.shape[1], dim=1).unflatten(2, (-1, KEYS))
+    repeated = states.repeat_interleave(heads // states.shape[1], dim=1)
+    return repeated.view(*repeated.shape[:2], -1, KEYS, states.shape[3])
 
 
 def _block_of_queries(query: Tensor, key: Tensor, value: Tensor, places: Tensor) -> Tensor:
@@ -93,7 +95,7 @@ def _block_of_queries(query: Tensor, key: Tensor, value: Tensor, places: Tensor)
         key, value: (rows, heads, blocks, KEYS, head size).
         places: (rows or 1, queries), the last key that each query sees.
     """
-    rows, heads, queries, size = query.shape
+    queries = query.shape[2]
     blocks = key.shape[2]
     filled = pad(query, (0, 0, 0, QUERIES - queries))[:, :, None].expand(-1, -1, blocks, -1, -1)
     scores = _products(filled, key.transpose(-1, -2))  # (rows, heads, blocks, QUERIES, KEYS)
