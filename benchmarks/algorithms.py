@@ -30,6 +30,8 @@ TEACHER = "{teacher}"
 """replaced by the folder of the model that GRPO trained from the same cold start"""
 STEPS = 30
 
+DISTILLED = ["actor.use_kl_loss=false", "algorithm.adv_estimator=reinforce_plus_plus", "rollout.n=1"]
+
 GSPO = "actor.policy_loss={name: gspo, clip_ratio_low: 3e-4, clip_ratio_high: 4e-4}"
 
 ALGORITHMS: dict[str, list[str]] = {
@@ -47,8 +49,22 @@ ALGORITHMS: dict[str, list[str]] = {
     "maxrl": ["algorithm.adv_estimator=maxrl"],
     "optimal_token_baseline": ["algorithm.adv_estimator=optimal_token_baseline"],
     "ppo": ["algorithm.adv_estimator={name: gae, gamma: 1.0, lam: 0.95}", "critic.optim.lr=1e-3"],
+    "tpo": [
+        "algorithm.adv_estimator=tpo",
+        "actor.policy_loss=gpg",
+        "actor.loss_agg_mode=seq-mean-token-sum",
+        "actor.ppo_mini_batch_size=64",
+    ],
+    "a2po_group": [
+        "algorithm.adv_estimator=a2po_group",
+        "actor.policy_loss=a2po",
+        "actor.loss_agg_mode=seq-mean-token-mean",
+        "actor.use_kl_loss=false",
+    ],
     # policy losses, with GRPO's advantages
     "gspo": [GSPO, "actor.loss_agg_mode=seq-mean-token-mean"],
+    "luspo": ["actor.policy_loss=luspo", "actor.loss_agg_mode=seq-mean-token-sum"],
+    "vespo": ["actor.policy_loss=vespo"],
     "gmpo": ["actor.policy_loss=gmpo", "actor.loss_agg_mode=seq-mean-token-mean"],
     "cispo": ["actor.policy_loss=cispo"],
     "sapo": ["actor.policy_loss=sapo"],
@@ -59,11 +75,20 @@ ALGORITHMS: dict[str, list[str]] = {
     "dro": ["actor.policy_loss=dro"],
     "reinforce": ["actor.policy_loss=reinforce"],
     "opd": ["actor.policy_loss={name: opd, use_task_reward: false}", "actor.use_kl_loss=false", f"ref.path={TEACHER}"],
+    "distill": ["actor.policy_loss={name: distill, teacher: {teacher}}", *DISTILLED],
+    "distill_top_k": ["actor.policy_loss={name: distill, teacher: {teacher}, form: top_k, top_k: 8}", *DISTILLED],
+    "distill_sampled": ["actor.policy_loss={name: distill, teacher: {teacher}, form: sampled}", *DISTILLED],
     # the rest
     "dapo": [
         "preset=dapo",
         "actor.use_kl_loss=false",
         "reward.manager={name: dapo, plus_minus_one: true, overlong_buffer_len: 2}",
+    ],
+    "scalerl": [
+        "preset=scalerl",
+        "algorithm.adv_estimator=grpo_batch_std",
+        "actor.policy_loss={name: cispo, clip_ratio_high: 4.0}",
+        "actor.use_kl_loss=false",
     ],
     "rollout_correction": ["algorithm.rollout_correction={rollout_is: token, rollout_is_mode: mask}"],
     "kl": ["actor.kl_loss_type=kl"],
@@ -138,18 +163,18 @@ def train(folder: Path, name: str, seed: str) -> dict[str, Any]:
     process = _corerl(folder, ["train", "examples/quickstart/config.yaml", *common, *overrides])
     folders = sorted(folder.glob(f"runs/{name}/*/metrics.jsonl"))
     records = [json.loads(line) for line in folders[-1].read_text().splitlines()] if folders else []
-    curve = _curve(records, greedy=name == "remax")
+    curve = _curve(records, greedy=name == "remax", n=1 if "rollout.n=1" in overrides else 16)
     if process.returncode:
         curve["error"] = process.stderr.strip().splitlines()[-1]
     return curve
 
 
-def _curve(records: list[dict[str, float]], *, greedy: bool) -> dict[str, Any]:
+def _curve(records: list[dict[str, float]], *, greedy: bool, n: int) -> dict[str, Any]:
     curve: dict[str, Any] = {"step": [], "responses": [], "accuracy": []}
     responses = 0.0
     for record in records:
         prompts = record.get("training/num_gen_prompts", 64.0) if record["step"] else 0.0
-        responses += prompts * (16 + greedy)
+        responses += prompts * (n + greedy)
         accuracy = _accuracy(record)
         if accuracy is not None:
             for key, value in (("step", record["step"]), ("responses", responses), ("accuracy", accuracy)):

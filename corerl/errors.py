@@ -12,6 +12,8 @@
     │   ├── PluginError         a plugin, or what it points at, cannot be imported
     │   └── UntrustedError      a config or a checkpoint names code, which was not to be run
     └── RunError                the run failed; exit code 1
+        ├── RefusedError        a request to a model that no model answers: the agent may go on
+        │   └── TooLongError        it is longer than a conversation may be
         ├── MissingInputError   a part needs what the run does not compute
         ├── DeadlineError       something did not answer in its time
         ├── SaveError           a checkpoint could not be written
@@ -73,6 +75,14 @@ class UntrustedError(RequestError):
 
 class RunError(CoreRLError):
     """The run started and failed."""
+
+
+class RefusedError(RunError):
+    """A request to a model is wrong, by no fault of the run: an agent may catch the error; else its episode fails."""
+
+
+class TooLongError(RefusedError):
+    """A request has more tokens than a conversation may have."""
 
 
 class MissingInputError(RunError):

@@ -21,6 +21,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from corerl.contracts.agents import ChatFactory, Endpoint
+    from corerl.contracts.annotators import Annotator, ModelRole
     from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.evaluations import Evaluation, ValidationSample
     from corerl.contracts.experience import Experience
@@ -147,6 +148,18 @@ def make_restarts(plan: Any, stopping: Any, stack: ExitStack) -> "Restarts | Non
 @hookspec(firstresult=True)
 def make_kl_penalty(plan: Any, models: Any) -> "KLPenalty | None":
     """Make the KL penalty in the reward (:mod:`corerl.contracts.kl_controllers`) of a run that has one.
+
+    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.models.Models`."""
+
+
+@hookspec
+def model_roles(config: "TrainConfig", parts: "Parts") -> "Iterable[ModelRole] | None":
+    """Yield further models of a run (:mod:`corerl.contracts.annotators`), such as teachers."""
+
+
+@hookspec
+def make_annotator(plan: Any, models: Any) -> "Annotator | None":
+    """Make what adds columns to each mini-batch just before an update (:mod:`corerl.contracts.annotators`), or None.
 
     The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.models.Models`."""
 

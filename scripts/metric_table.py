@@ -10,7 +10,10 @@ from corerl.contracts.metrics import Metric
 
 SPREAD = "{mean,max,min}"
 
-PARTS = "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,update_actor,update_weights}"
+PARTS = (
+    "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,teacher,update_actor,"
+    "update_weights}"
+)
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Policy": (
@@ -26,6 +29,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/entropy_loss", "nats", "entropy bonus before its coefficient; with `actor.entropy_coeff`"),
         Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
         Metric("actor/lr", "", "learning rate, mean over the step's updates"),
+        Metric(
+            "actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"
+        ),
         Metric("actor/skipped_updates", "share", "updates skipped because of a NaN or infinite loss or gradient"),
         Metric(
             "actor/reward_kl_penalty",
@@ -75,7 +81,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "one part of the step. `gen`: until the last response is complete; `reward`: time that scoring adds; "
             "`wait`: waiting for groups, with `trainer.max_staleness`; `batch`: making tensors; `handover`: passing "
             "memory from the engine to training and back; `adv`: advantages, KL penalty, rollout correction; "
-            "`metrics`: metrics of the batch and sample rollouts; `update_weights`: sending weights",
+            "`metrics`: metrics of the batch and sample rollouts; `teacher`: teachers of policy loss `distill`; "
+            "`update_weights`: sending weights",
         ),
         Metric("timing_s/testing", "s", "evaluation"),
         Metric("timing_s/save", "s", "copying the contents of a checkpoint; writing it runs during training"),
@@ -104,7 +111,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "perf/mfu/actor",
             "share",
             "floating-point operations of the policy's update over the peak of its devices by their datasheets; "
-            "only for GPUs with a known peak",
+            "a prefix that rows share counts for each of them; only for GPUs with a known peak",
         ),
         Metric(
             "perf/max_memory_{allocated,reserved}_gb",
@@ -199,6 +206,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("agent/failed/exception/ratio", "share", "the agent raised an exception"),
         Metric("agent/failed/aborted/ratio", "share", "a generation was aborted"),
         Metric("agent/failed/silent/ratio", "share", "the agent asked the policy for nothing"),
+        Metric("agent/failed/refused/ratio", "share", "a request of the agent was refused, such as a too long one"),
         Metric("agent/failed/reported/ratio", "share", "the agent returned an error"),
         Metric("agent/<name>/{mean,max}", "", "a number of the agent per episode ([agents](agents.md#the-result))"),
     ),

@@ -129,7 +129,8 @@ def update(strategy: TrainingStrategy, batch: Experience) -> dict[str, float]:
     """One update by the loss of PPO, waited for; loss and gradient norm."""
     objective = PolicyObjective(functools.partial(vanilla, options=VanillaOptions()))
     metrics = strategy.update(batch, objective)
-    torch.cuda.synchronize()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return {"loss": metrics["pg_loss"].value, "grad_norm": metrics["grad_norm"].value}
 
 

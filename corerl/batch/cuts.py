@@ -1,7 +1,9 @@
-"""Cutting a batch into mini-batches of whole groups."""
+"""Cutting a batch into mini-batches of whole groups, and the rows of them that are trained."""
 
 import torch
 from torch import Tensor
+
+from corerl.contracts.experience import Experience
 
 
 def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
@@ -13,3 +15,14 @@ def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
     """
     unique = torch.unique(group_ids)
     return [torch.isin(group_ids, ids).nonzero().squeeze(1) for ids in torch.split(unique, groups)]
+
+
+def has_advantage(batch: Experience) -> Tensor:
+    """(B,) bool: the row has a trained token whose advantage is not 0."""
+    assert batch.advantages is not None
+    return (batch.response_mask & (batch.advantages != 0)).any(dim=1)
+
+
+def in_prompts(rows: Tensor, group_ids: Tensor) -> Tensor:
+    """(B,) bool: the row's prompt has one of ``rows``, (B,) bool."""
+    return torch.isin(group_ids, group_ids[rows])

@@ -107,6 +107,10 @@ class Rollouts:
 
     Of a response in several turns, ``completions`` has all tokens of the main path and ``responses`` what the policy
     wrote in it.
+
+    Attributes:
+        seconds: of a response without an episode: ``began`` (time since the epoch) and, since then, ``sent``,
+            ``answered`` and ``scored``; empty if nobody measured them.
     """
 
     prompts: list[Prompt]
@@ -114,6 +118,7 @@ class Rollouts:
     responses: list[str]
     group_ids: list[int]
     episodes: list[Episode] | None = None
+    seconds: list[dict[str, float]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def collect(
@@ -147,6 +152,7 @@ class Rollouts:
             [self.responses[row] for row in rows],
             [numbers[self.group_ids[row]] for row in rows],
             None if self.episodes is None else [self.episodes[row] for row in rows],
+            [self.seconds[row] for row in rows] if self.seconds else [],
         )
 
     @classmethod
@@ -159,6 +165,9 @@ class Rollouts:
             [response for part in parts for response in part.responses],
             [start + group for start, part in zip(starts, parts, strict=False) for group in part.group_ids],
             [episode for part in parts for episode in part.episodes or ()] or None,
+            [seconds for part in parts for seconds in part.seconds or [{}] * len(part)]
+            if any(part.seconds for part in parts)
+            else [],
         )
 
     @property
@@ -201,11 +210,15 @@ class Rollouts:
         ]
 
     def begun_with(self) -> list[int]:
-        """Of each response, the oldest version of the weights that began one of its rows."""
-        versions = [completion.weight_version for completion in self.completions]
-        for number, episode in enumerate(self.episodes or ()):
-            versions[number] = min([versions[number], *(each.completion.weight_version for each in episode.branches)])
-        return versions
+        """Of each response with a token of the policy, the oldest version of the weights that began one of its rows."""
+        if self.episodes is None:
+            return [completion.weight_version for completion in self.completions]
+        begun = []
+        for completion, episode in zip(self.completions, self.episodes, strict=True):
+            main = [completion] if any(episode.response_mask) else []
+            if rows := [*main, *(branch.completion for branch in episode.branches)]:
+                begun.append(min(row.weight_version for row in rows))
+        return begun
 
     def experience(self) -> Experience:
         """The tensors of the rows (:meth:`rows`)."""

@@ -123,8 +123,21 @@ def _over_defaults(
         if dataclasses.is_dataclass(section) and isinstance(value, Mapping):
             inner: Any = section
             value = _over_defaults(inner, default or {}, value, _join(path, name), unknown)
+        elif (item := _item(section)) is not None and isinstance(value, Mapping):
+            value = {
+                key: _over_defaults(item, {}, each, _join(path, f"{name}.{key}"), unknown)
+                if isinstance(each, Mapping)
+                else each
+                for key, each in value.items()
+            }
         merged[name] = value
     return merged
+
+
+def _item(hint: Any) -> Any:
+    """The dataclass of the values of a mapping, or None."""
+    arguments = typing.get_args(hint) if typing.get_origin(hint) is dict else ()
+    return arguments[1] if arguments and dataclasses.is_dataclass(arguments[1]) else None
 
 
 def _default(field: "dataclasses.Field[Any]", hint: Any) -> Any:
@@ -195,6 +208,8 @@ def _instance(hint: Any, value: Any, key: str) -> Any:
         return typing.cast(Any, hint)(
             **{name: _instance(hints[name], item, _join(key, name)) for name, item in value.items()}
         )
+    if (item := _item(hint)) is not None and value is not None:
+        return {name: _instance(item, each, _join(key, name)) for name, each in value.items()}
     return tuple(value) if typing.get_origin(hint) is tuple and value is not None else value
 
 

@@ -84,7 +84,9 @@ class Model(Protocol):
             stop: texts; the sample ends with the token that completes the first of them.
 
         Raises:
-            RunError: the first request exceeds ``data.max_prompt_length``, or the engine failed.
+            RefusedError: a token outside the vocabulary; a first request beyond ``data.max_prompt_length``, or another
+                one that begins a conversation without room for an answer. Uncaught, it fails this episode alone.
+            RunError: the engine failed.
         """
         ...
 
@@ -104,6 +106,7 @@ class Model(Protocol):
 
         Raises:
             DataError: the chat template refuses the messages.
+            RefusedError: as :meth:`generate`.
             RunError: as :meth:`generate`; or no plugin turns chats into tokens.
         """
         ...

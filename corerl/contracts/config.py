@@ -9,7 +9,14 @@ from typing import Any, Literal
 
 from corerl.contracts.options import Part, option
 
-LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+LossAggMode = Literal[
+    "token-mean",
+    "token-sum",
+    "prompt-mean",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+]
 
 
 @dataclass
@@ -157,6 +164,11 @@ class ActorConfig:
     ppo_micro_batch_size_per_gpu: int = option(8, "sequences in a micro-batch, without use_dynamic_bsz", ge=1)
     policy_loss: Part = option("vanilla", "policy loss")
     loss_agg_mode: LossAggMode = option("token-mean", "aggregation of per-token terms to the loss")
+    zero_advantage: Literal["train", "skip", "drop"] = option(
+        "train",
+        "rows whose advantages are all 0; skip: not computed, as they have no gradient, with all loss weights "
+        "unchanged; drop: a prompt with such rows alone is no part of the batch",
+    )
     loss_scale_factor: int | None = option(None, "length for seq-mean-token-sum-norm; null: max_response_length", ge=1)
     use_kl_loss: bool = option(False, "add kl_loss_coef · KL(policy || reference) to the loss")
     kl_loss_coef: float = option(0.001, "weight of the KL loss", ge=0)

@@ -8,6 +8,7 @@ from corerl.contracts.kinds import fact
 if TYPE_CHECKING:
     from corerl.contracts.metrics import Metric
     from corerl.contracts.policy_losses import TokenSelector
+    from corerl.contracts.token_outputs import OfLogitsFactory
     from corerl.contracts.training_strategies import CheckpointReader
 
 
@@ -56,6 +57,16 @@ class PolicyLossFacts(LossFacts, ClaimFacts):
         None,
         "calls this function on each whole mini-batch; `inputs.selected`",
         contract="corerl.contracts.policy_losses:TokenSelector",
+        takes_options=True,
+    )
+    zero_at_zero_advantage: bool = fact(
+        False,
+        "allows `actor.zero_advantage: skip`: in a row whose advantages are all 0, terms and gradients are 0",
+    )
+    of_logits: "OfLogitsFactory | str | None" = fact(
+        None,
+        "calls the function that this makes on the logits of each chunk of tokens; `inputs.of_logits`",
+        contract="corerl.contracts.token_outputs:OfLogitsFactory",
         takes_options=True,
     )
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from corerl.contracts.experience import Experience
     from corerl.contracts.losses import Mean
-    from corerl.contracts.token_outputs import Output, TokenOutputs
+    from corerl.contracts.token_outputs import TokenOutputs, Wanted
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Objective(Protocol):
     """Maps a model's outputs at the tokens of a micro-batch to a loss; ``batch`` has its ``loss_weights``."""
 
     @property
-    def wanted(self) -> "frozenset[Output]":
+    def wanted(self) -> "frozenset[Wanted]":
         """The model's outputs in the loss."""
         ...
 

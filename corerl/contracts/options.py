@@ -71,6 +71,10 @@ def check_ranges(instance: Any, path: str) -> None:
         key = f"{path}.{field.name}" if path else field.name
         if dataclasses.is_dataclass(value):
             check_ranges(value, key)
+        elif isinstance(value, dict):
+            for name, each in value.items():
+                if dataclasses.is_dataclass(each):
+                    check_ranges(each, f"{key}.{name}")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             for bound_name, bound in field.metadata.get("bounds", {}).items():
                 holds, words = _BOUNDS[bound_name]

@@ -1,5 +1,6 @@
 """Policy losses: per-token terms; the core alone reduces them to a scalar."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +30,7 @@ class PolicyLossInputs:
         rollout_log_probs: (b, T) float32 from the rollout backend, or None.
         ref_log_probs: (b, T) float32 under the reference model, with need ``ref``.
         selected: (b, T) bool, the choice of the entry's ``select_tokens``.
+        of_logits: name -> (b, T, ...), results of the entry's ``of_logits``; they carry the gradient.
     """
 
     log_probs: "Tensor"
@@ -38,6 +40,7 @@ class PolicyLossInputs:
     rollout_log_probs: "Tensor | None" = None
     ref_log_probs: "Tensor | None" = None
     selected: "Tensor | None" = None
+    of_logits: "Mapping[str, Tensor] | None" = None
 
 
 class PolicyLoss(Protocol):

@@ -1,7 +1,7 @@
 """Tokenizers of models with their chat templates; a plugin loads them (hook ``load_tokenizer``)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class ChatTokenizer(Protocol):
@@ -55,3 +55,13 @@ class ChatTokenizer(Protocol):
 
     def model_files(self) -> dict[str, bytes]:
         """Name -> content of the model's files beside weights: config, generation config, tokenizer."""
+
+
+@runtime_checkable
+class SizedTokenizer(Protocol):
+    """A tokenizer that knows the vocabulary of its model."""
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Token ids below are those of the model; None: unknown."""
+        ...

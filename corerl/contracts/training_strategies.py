@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from corerl.contracts.losses import Mean
     from corerl.contracts.objective import Objective
     from corerl.contracts.throughput import ModelShape
-    from corerl.contracts.token_outputs import Output, TokenOutputs
+    from corerl.contracts.token_outputs import TokenOutputs, Wanted
 
 ARCHITECTURE = (
     *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
@@ -64,7 +64,7 @@ class TrainingStrategy(Protocol):
     data_parallel_rank: int
     data_parallel_size: int
 
-    def forward(self, batch: "Experience", wanted: "Collection[Output]") -> "TokenOutputs":
+    def forward(self, batch: "Experience", wanted: "Collection[Wanted]") -> "TokenOutputs":
         """The wanted outputs without gradients: float32, on the CPU."""
         ...
 

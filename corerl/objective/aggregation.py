@@ -9,16 +9,22 @@ from torch import Tensor
 
 
 def loss_weights(
-    response_mask: Tensor, mode: str, scale_factor: int | None = None, episode_ids: Tensor | None = None
+    response_mask: Tensor,
+    mode: str,
+    scale_factor: int | None = None,
+    episode_ids: Tensor | None = None,
+    group_ids: Tensor | None = None,
 ) -> Tensor:
     """The weight of each token's term in the loss of a mini-batch.
 
     With l the terms, m the mask, N its number of true tokens, n_i those of sequence i, S the number of sequences with
-    n_i > 0; a sequence is an episode, with all of its rows:
+    n_i > 0; a sequence is an episode, with all of its rows. N_g is the number of tokens of prompt g, P the number of
+    prompts with N_g > 0:
 
     ===========================  =========================================
     ``token-mean``               sum(l m) / N
     ``token-sum``                sum(l m)
+    ``prompt-mean``              sum_g (sum_(i,t)(l m) / N_g) / P
     ``seq-mean-token-sum``       sum_i sum_t(l m) / S
     ``seq-mean-token-mean``      sum_i (sum_t(l m) / n_i) / S
     ``seq-mean-token-sum-norm``  sum_i sum_t(l m) / (S · scale_factor)
@@ -29,6 +35,8 @@ def loss_weights(
         scale_factor: the constant length of ``seq-mean-token-sum-norm`` (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783,
             section 3.1).
         episode_ids: (B,) int64, equal for rows of one episode; None: each row is an episode.
+        group_ids: (B,) int64, equal for responses to one prompt, for ``prompt-mean`` (ScaleRL, Khatri et al. 2025,
+            arXiv 2510.13786, section 3.2).
 
     Returns:
         (B, T) float64, 0 where the mask is; all 0 when the mask is empty.
@@ -37,9 +45,10 @@ def loss_weights(
     tokens_of_row = mask.sum(1, keepdim=True)
     tokens = mask.sum().clamp(min=1)
     sequences = (tokens_of_row > 0).sum()
-    if episode_ids is not None:
-        tokens_of_episode = mask.new_zeros(int(episode_ids.max()) + 1, 1).index_add_(0, episode_ids, tokens_of_row)
-        tokens_of_row, sequences = tokens_of_episode[episode_ids], (tokens_of_episode > 0).sum()
+    units = group_ids if mode == "prompt-mean" else episode_ids
+    if units is not None:
+        tokens_of_unit = mask.new_zeros(int(units.max()) + 1, 1).index_add_(0, units, tokens_of_row)
+        tokens_of_row, sequences = tokens_of_unit[units], (tokens_of_unit > 0).sum()
     sequences = sequences.clamp(min=1)
     if mode == "token-mean":
         weights = mask / tokens
@@ -47,7 +56,7 @@ def loss_weights(
         weights = mask
     elif mode == "seq-mean-token-sum":
         weights = mask / sequences
-    elif mode == "seq-mean-token-mean":
+    elif mode == "seq-mean-token-mean" or (mode == "prompt-mean" and group_ids is not None):
         weights = mask / tokens_of_row.clamp(min=1) / sequences
     elif mode == "seq-mean-token-sum-norm" and scale_factor is not None:
         weights = mask / sequences / scale_factor

@@ -1,5 +1,6 @@
 """Objectives, which a strategy minimises on a micro-batch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import masked_mean
 from corerl.contracts.objective import ObjectiveOutput
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import OfLogits, Output, TokenOutputs, Wanted
 from corerl.contracts.value_losses import ValueLoss, ValueLossInputs
 from corerl.errors import RunError
 
@@ -24,6 +25,7 @@ class PolicyObjective:
 
     Attributes:
         kl_of_vocabulary: the KL type takes log-probs of the whole vocabulary.
+        of_logits: the policy loss takes the results of this function.
     """
 
     policy_loss: PolicyLoss
@@ -31,20 +33,23 @@ class PolicyObjective:
     kl_loss_coef: float = 0.0
     kl_of_vocabulary: bool = False
     entropy_coeff: float = 0.0
+    of_logits: OfLogits | None = None
 
     @property
-    def wanted(self) -> frozenset[Output]:
-        wanted: set[Output] = {"log_probs"}
+    def wanted(self) -> frozenset[Wanted]:
+        wanted: set[Wanted] = {"log_probs"}
         if self.kl_of_vocabulary:
             wanted.add("vocabulary_log_probs")
         if self.entropy_coeff > 0:
             wanted.add("entropy")
+        if self.of_logits is not None:
+            wanted.add(self.of_logits)
         return frozenset(wanted)
 
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
         log_probs = outputs.log_probs
         assert log_probs is not None and batch.old_log_probs is not None and batch.advantages is not None
-        output = self.policy_loss(policy_loss_inputs(log_probs, batch))
+        output = self.policy_loss(policy_loss_inputs(log_probs, batch, outputs.of_logits))
         terms = output.terms if batch.rollout_weights is None else output.terms * batch.rollout_weights
         loss = pg_loss = _weighted(terms, batch)
         parts = {"pg_loss": pg_loss.detach()}
@@ -87,7 +92,9 @@ class ValueObjective:
         return ObjectiveOutput(loss, {"vf_loss": loss.detach()}, {**output.metrics, "vpred_mean": predicted})
 
 
-def policy_loss_inputs(log_probs: Tensor, batch: Experience) -> PolicyLossInputs:
+def policy_loss_inputs(
+    log_probs: Tensor, batch: Experience, of_logits: Mapping[str, Tensor] | None = None
+) -> PolicyLossInputs:
     """The inputs of a policy loss or its token selector for ``batch``."""
     assert batch.old_log_probs is not None and batch.advantages is not None
     return PolicyLossInputs(
@@ -98,6 +105,7 @@ def policy_loss_inputs(log_probs: Tensor, batch: Experience) -> PolicyLossInputs
         rollout_log_probs=batch.rollout_log_probs,
         ref_log_probs=batch.ref_log_probs,
         selected=batch.selected,
+        of_logits=of_logits,
     )
 
 

@@ -13,7 +13,7 @@ from corerl.batch.times import context, totals
 from corerl.contracts.agents import Agent, AgentContext, AgentFactory, AgentResult, Model, Task
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.errors import CoreRLError, DataError, RunError
+from corerl.errors import CoreRLError, DataError, RefusedError, RunError
 from corerl.registry import Selected
 from corerl.registry.coroutines import is_async
 from corerl.rollout.groups import Group
@@ -23,6 +23,7 @@ FAILURES = {
     "exception": "the agent raised",
     "aborted": "its generation was aborted",
     "silent": "the agent asked its model for nothing",
+    "refused": "a request was refused",
 }
 """cause -> the beginning of an episode's error; the agent reported any other"""
 
@@ -61,6 +62,8 @@ async def result_of(agent: Agent, group: Group, model: Model, timeout: float) ->
             result = await agent.run(Task(*row, prompt.token_ids, group.seed), model) or AgentResult()
     except DataError as error:
         raise RunError(str(error)) from error
+    except RefusedError as error:
+        return AgentResult(error=f"{FAILURES['refused']}: {error}")
     except CoreRLError:
         raise
     except Exception as error:

@@ -13,7 +13,7 @@ from corerl.contracts.runtimes import Replicas, Role
 from corerl.contracts.workers import OnSent, Requests
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import CoreRLError, EngineDeadError, RunError
+from corerl.errors import CoreRLError, EngineDeadError, RefusedError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Selected
 from corerl.registry.parts import select_agent, select_others
@@ -216,6 +216,8 @@ class _OfEpisode:
             request = dataclasses.replace(request, media=self._group.prompt.media)
         try:
             return await self._requests.complete(request, sent)
+        except RefusedError:
+            raise
         except Exception as error:
             self.failure = self.failure or error
             raise

@@ -13,7 +13,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.workers import Requests
 from corerl.registry import Selected
-from corerl.rollout.agents import make_agent, result_of
+from corerl.rollout.agents import FAILURES, make_agent, result_of
 from corerl.rollout.groups import Group
 from corerl.rollout.recorder import Recorder, Services
 from corerl.rollout.rows import rollouts_of
@@ -59,6 +59,8 @@ class AgentEpisodes:
             recorder.end()
         if recorder.failure is not None:
             raise recorder.failure
+        if recorder.refusal is not None and (result.error is not None or not recorder.nodes):
+            result = dataclasses.replace(result, error=f"{FAILURES['refused']}: {recorder.refusal}")
         rollouts = rollouts_of(recorder, result)
         for episode in rollouts.episodes or ():
             episode.seconds["played"] = time.perf_counter() - start

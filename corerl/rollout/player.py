@@ -77,21 +77,30 @@ class Player:
 
     async def _single_turn(self, group: Group) -> Rollouts:
         sampling = dataclasses.replace(group.sampling, seed=group.seed)
-        prompt = group.prompt
+        prompt, start = group.prompt, time.perf_counter()
+        seconds = {"began": time.time()}
+
+        def on_sent(ago: float = 0.0) -> None:
+            seconds["sent"] = time.perf_counter() - start - ago
+            group.on_begin()
+
         completions = await self._queue.complete(
-            GenerationRequest(group.name, prompt.token_ids, sampling, prompt.media), group.on_begin
+            GenerationRequest(group.name, prompt.token_ids, sampling, prompt.media), on_sent
         )
-        return Rollouts.collect([prompt], [completions], self._tokenizer.decode)
+        seconds["answered"] = time.perf_counter() - start
+        rollouts = Rollouts.collect([prompt], [completions], self._tokenizer.decode)
+        return dataclasses.replace(rollouts, seconds=[seconds] * len(rollouts))
 
     async def _scored(self, group: Group, place: int, generate: Callable[[], Awaitable[Rollouts]]) -> ScoredRollouts:
         with self._scores.expecting(group.batch, place) as part:
             rollouts = await generate()
             generated = group.generated = time.perf_counter()
             results = await self._scores.of(part, rollouts)
+        scored = time.perf_counter() - generated
+        for seconds in [*rollouts.seconds, *(episode.seconds for episode in rollouts.episodes or ())]:
+            seconds["scored"] = scored
         if rollouts.episodes is not None:
             results = add_agent(results, rollouts.episodes)
-            for episode in rollouts.episodes:
-                episode.seconds["scored"] = time.perf_counter() - generated
         return ScoredRollouts(rollouts, results or [NO_SCORE] * len(rollouts))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, MeasuredChat, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.contracts.token_columns import cut_columns
-from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.contracts.tokenizers import ChatTokenizer, SizedTokenizer
 from corerl.contracts.workers import Requests
-from corerl.errors import RunError
+from corerl.errors import RefusedError, RunError, TooLongError
 from corerl.rollout.groups import Group
 from corerl.seeding import episode_seed
 
@@ -73,6 +73,7 @@ class Recorder:
     Attributes:
         nodes: answered requests, in the order of their answers.
         failure: of a request; the agent cannot hide it.
+        refusal: of the last request, if it was refused.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Recorder:
         self.tokenizer, self.group = tokenizer, group
         self.nodes: list[Node] = []
         self.failure: Exception | None = None
+        self.refusal: RefusedError | None = None
         self.began = time.time()
         self._start = time.perf_counter()
         self._queue, self._sample = queue, sample
@@ -105,7 +107,12 @@ class Recorder:
     ) -> Sampled:
         """See :meth:`corerl.contracts.agents.Model.generate`."""
         try:
-            return await self._generate(list(token_ids), max_tokens, stop)
+            sampled = await self._generate(list(token_ids), max_tokens, stop)
+            self.refusal = None
+            return sampled
+        except RefusedError as error:
+            self.refusal = error
+            raise
         except Exception as error:
             self.failure = self.failure or error
             raise
@@ -157,6 +164,7 @@ class Recorder:
         if self._is_over:
             raise RunError("an agent sent a request after its episode's end")
         parent, read = self._continued(token_ids)
+        self._check_vocabulary(read)
         room = self._room(parent, read)
         if room < 1:
             if parent is not None:
@@ -188,21 +196,33 @@ class Recorder:
         parent, end = _longest(self._roots, token_ids, 0)
         return parent, token_ids[end:]
 
+    def _check_vocabulary(self, read: Sequence[int]) -> None:
+        size = self.tokenizer.vocabulary_size if isinstance(self.tokenizer, SizedTokenizer) else None
+        if size is not None and read and not 0 <= min(read) <= max(read) < size:
+            wrong = next(each for each in read if not 0 <= each < size)
+            raise RefusedError(f"token id {wrong} is outside the model's vocabulary of {size}")
+
     def _room(self, parent: Node | None, read: Sequence[int]) -> int:
         """Tokens that may be sampled; the prompt of a conversation counts with ``data.max_prompt_length`` at most.
 
         Raises:
-            RunError: the first request of the episode is longer.
+            TooLongError: the first request of the episode is longer, or one that begins a conversation has no room.
         """
         if parent is not None:
             return parent.room - len(read)
         own = self.group.prompt.token_ids
         if not self._asked and len(read) > self._max_prompt_length and read != list(own):
-            raise RunError(
-                f"an agent began an episode with {len(read)} tokens, more than data.max_prompt_length = "
+            raise TooLongError(
+                f"an episode began with {len(read)} tokens, more than data.max_prompt_length = "
                 f"{self._max_prompt_length}: raise it, or shorten the first request"
             )
-        return self.group.sampling.max_tokens - max(0, len(read) - max(self._max_prompt_length, len(own)))
+        begins, further = max(self._max_prompt_length, len(own)), self.group.sampling.max_tokens
+        if len(read) >= begins + further:
+            raise TooLongError(
+                f"a request of {len(read)} tokens has no room for an answer: a conversation has at most "
+                f"{begins + further} tokens (data.max_prompt_length + data.max_response_length)"
+            )
+        return further - max(0, len(read) - begins)
 
     def _seed(self, parent: Node | None, read: Sequence[int]) -> int:
         """A function of the request's place in its conversation, and of the number of equal requests before it."""

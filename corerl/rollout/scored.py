@@ -62,7 +62,7 @@ class ScoredRollouts:
         return {name: torch.tensor([result.components.get(name, 0.0) for result in self.results]) for name in names}
 
     def staleness(self, step: int) -> list[int]:
-        """By how many updates the weights that began each response lag the policy that ``step`` updates."""
+        """By how many updates the weights that began each written response lag the policy that ``step`` updates."""
         return [step - 1 - version for version in self.rollouts.begun_with()]
 
     def token_staleness(self, step: int) -> float:

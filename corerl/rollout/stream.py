@@ -333,7 +333,7 @@ class Stream:
         """A group waits to be trained."""
         self._ready += 1
         self._finished += 1
-        member.version = min(scored.rollouts.begun_with())
+        member.version = min(scored.rollouts.begun_with(), default=self._version)
         member.scored, member.finished, member.ended = scored, self._finished, time.perf_counter()
 
     def _leave(self, member: _Member) -> None:
@@ -429,18 +429,18 @@ class Stream:
 
     def _staleness(self, step: int, scored: ScoredRollouts) -> dict[str, float]:
         lags = scored.staleness(step)
-        if max(lags) > self._max_staleness:
+        if max(lags, default=0) > self._max_staleness:
             raise RunError(
                 f"a response started with weights of version {step - 1 - max(lags)}, {max(lags)} updates older than "
                 f"the policy's; the limit is trainer.max_staleness={self._max_staleness}"
             )
         return {
-            "training/staleness/mean": sum(lags) / len(lags),
-            "training/staleness/max": float(max(lags)),
+            "training/staleness/mean": sum(lags) / max(1, len(lags)),
+            "training/staleness/max": float(max(lags, default=0)),
             "training/staleness/token_mean": scored.token_staleness(step),
         }
 
 
 def _oldest(group: FinishedGroup) -> int:
     """The version of the weights that began it."""
-    return min(group.scored.rollouts.begun_with())
+    return min(group.scored.rollouts.begun_with(), default=0)

@@ -19,10 +19,14 @@ ENDED: dict[str, float] = {}
 
 
 class Timers:
-    """Seconds by part; ``with timers("gen"): …`` adds to ``timers.seconds["gen"]``."""
+    """Seconds by part; ``with timers("gen"): …`` adds to ``timers.seconds["gen"]``.
+
+    A part within another one, except within ``step``, does not count as time of the other.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._open: list[str] = []
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
@@ -30,6 +34,8 @@ class Timers:
         if part == "step":
             ENDED.clear()
         UNDER_WAY[part] = start
+        around = self._open[-1] if self._open else "step"
+        self._open.append(part)
         try:
             yield
         except Exception as error:
@@ -41,5 +47,8 @@ class Timers:
         finally:
             seconds = time.perf_counter() - start
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+            if around != "step":
+                self.seconds[around] = self.seconds.get(around, 0.0) - seconds
+            self._open.pop()
             UNDER_WAY.pop(part, None)
             ENDED[part] = ENDED.get(part, 0.0) + seconds

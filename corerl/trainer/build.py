@@ -12,6 +12,7 @@ import torch
 
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import Best, CheckpointStore
+from corerl.contracts.annotators import ModelRole
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
@@ -95,16 +96,18 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     finished = None  # without a plugin that reads the checkpoint's groups, they are played anew
     if checkpoint is not None:
         finished = hook.read_groups(folder=checkpoint.path, prompts=plan.train_prompts, sampler=plan.sampler)
-    roles = _roles(config, parts)
+    further = [each for given in hook.model_roles(config=config, parts=parts) for each in given]
+    roles = _roles(config, parts) | {each.role.name: each.role for each in further}
     runtime = parts.runtime.load()(config.runtime)
     starts = Starts()
     stack.callback(starts.join)
     stack.callback(runtime.close)
     runtime.reserve(roles.values())
-    workers = _workers(plan, runtime, roles, starts)
+    workers = _workers(plan, runtime, roles, starts, further)
     actor, rollout = workers["actor"], workers["rollout"]
     shape, most_gb = actor.shape(), config.ref.max_vocabulary_log_probs_gb
-    models = Models(actor, workers.get("critic"), workers.get("ref"), shape, most_gb)
+    others = {each.role.name: workers[each.role.name] for each in further}
+    models = Models(actor, workers.get("critic"), workers.get("ref"), shape, most_gb, others)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
     run = Run(config, parts, plan.plugins, folder)
@@ -168,7 +171,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         kl_penalty=hook.make_kl_penalty(plan=plan, models=models) if parts.kl_penalty else None,
         corrector=corrector,
         estimator=parts.adv_estimator.load(),
-        updates=Updates(config, parts, models, corrector, seeds),
+        updates=Updates(config, parts, models, corrector, seeds, hook.make_annotator(plan=plan, models=models)),
         evaluation=hook.make_evaluation(**evaluated) if plan.val_prompts else None,
         records=records,
         stopping=stopping,
@@ -178,7 +181,9 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     )
 
 
-def _workers(plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: Starts) -> dict[str, Any]:
+def _workers(
+    plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: Starts, further: Sequence[ModelRole]
+) -> dict[str, Any]:
     """Of each role that the run needs, by role."""
     config, parts = plan.config, plan.parts
     needed: dict[str, tuple[type, tuple[Any, ...]]] = {"actor": (PolicyWorker, (plan.policy_updates,))}
@@ -186,6 +191,7 @@ def _workers(plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: St
         needed["critic"] = CriticWorker, (plan.critic_updates,)
     if parts.needs_ref:
         needed["ref"] = ReferenceWorker, ()
+    needed |= {each.role.name: (ReferenceWorker, (each.path,)) for each in further}
     needed["rollout"] = RolloutWorker, ()
     if "episodes" in roles:
         needed["episodes"] = EpisodeWorker, ()

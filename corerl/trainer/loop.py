@@ -109,7 +109,8 @@ class Trainer:
             step.mask_nonfinite()
             if self.kl_penalty is not None:
                 step.metrics |= self.kl_penalty.subtract(experience)
-            step.correction, measured = self.corrector.of_batch(experience, max(batch.staleness(step.number)))
+            lag = max(batch.staleness(step.number), default=0)
+            step.correction, measured = self.corrector.of_batch(experience, lag)
             step.metrics |= merge_means([measured], "rollout_corr")
             weights = self.corrector.weights(step.correction)
             estimated = estimate(self.estimator, experience, batch.components(), weights, batch.turns())

@@ -1,6 +1,7 @@
 """The models of a run, as the controller sees them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ class Models:
         shape: of the policy.
         max_vocabulary_gb: most memory, in GiB, of the reference's log-probs of the vocabulary:
             ``ref.max_vocabulary_log_probs_gb``.
+        others: role -> model of a plugin (hook ``model_roles``).
     """
 
     actor: PolicyWorker
@@ -25,10 +27,12 @@ class Models:
     reference: ReferenceWorker | None
     shape: ModelShape
     max_vocabulary_gb: float
+    others: Mapping[str, ReferenceWorker] = field(default_factory=dict)
 
     @property
     def all(self) -> list[ModelWorker]:
-        return [model for model in (self.actor, self.critic, self.reference) if model is not None]
+        own = (self.actor, self.critic, self.reference)
+        return [model for model in (*own, *self.others.values()) if model is not None]
 
     @property
     def trained(self) -> dict[str, TrainedWorker]:

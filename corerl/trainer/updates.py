@@ -1,10 +1,12 @@
 """The optimizer steps of a training step: mini-batches, their loss weights, and updates that are not finite."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from corerl.batch.cuts import mini_batches
+from corerl.batch.cuts import has_advantage, in_prompts, mini_batches
+from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
@@ -27,10 +29,20 @@ class Updates:
     """Updates the models with the batch of a step."""
 
     def __init__(
-        self, config: TrainConfig, parts: Parts, models: Models, corrector: RolloutCorrector, seeds: Seeds
+        self,
+        config: TrainConfig,
+        parts: Parts,
+        models: Models,
+        corrector: RolloutCorrector,
+        seeds: Seeds,
+        annotators: Sequence[Annotator] = (),
     ) -> None:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
+        self._annotators = annotators
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
+        exact = parts.kl_loss is None and not config.actor.entropy_coeff
+        exact = exact and parts.policy_loss.entry.facts.zero_at_zero_advantage
+        self._skips = exact and config.actor.zero_advantage == "skip"
         self._of_vocabulary = parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs
 
     def of_critic(self, step: Step) -> dict[str, float]:
@@ -44,13 +56,25 @@ class Updates:
     def of_policy(self, step: Step) -> dict[str, float]:
         """All updates of the policy; their metrics."""
         actor = self._config.actor
-        cut = self.mini_batches(step.experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
+        experience, drops = step.experience, actor.zero_advantage == "drop"
+        if drops:
+            kept = in_prompts(has_advantage(experience), experience.group_ids)
+            experience = dataclasses.replace(experience, response_mask=experience.response_mask & kept[:, None])
+        cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         measured: list[dict[str, Mean]] = []
+        trained: list[int] = []
+        annotated: list[Mapping[str, Mean]] = []
         prepared = self._prepared(cut, step.number, measured)
+        if self._skips or drops:
+            prepared = _trained(prepared, trained, by_mask=drops)
+        prepared = self._annotated(prepared, step, annotated)
         metrics = merge_means(_updated(self._models.actor.update, prepared, step), "actor")
-        metrics |= merge_means(measured, "rollout_corr")
-        if not step.experience.response_mask.any():
-            say(f"step {step.number}: no response has a score; the weights are not updated")
+        metrics |= merge_means(annotated, "actor") | merge_means(measured, "rollout_corr")
+        if self._skips or drops:
+            metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(experience.lengths.sum()))
+        if not experience.response_mask.any():
+            reason = "no prompt has an advantage" if step.experience.response_mask.any() else "no response has a score"
+            say(f"step {step.number}: {reason}; the weights are not updated")
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics
@@ -69,8 +93,8 @@ class Updates:
 
     def _weigh(self, mini_batch: Experience, loss_agg_mode: str) -> None:
         scale_factor = self._config.actor.loss_scale_factor or self._config.data.max_response_length
-        mask, episodes = mini_batch.response_mask, mini_batch.episode_ids
-        mini_batch.loss_weights = loss_weights(mask, loss_agg_mode, scale_factor, episodes)
+        mask, episodes, groups = mini_batch.response_mask, mini_batch.episode_ids, mini_batch.group_ids
+        mini_batch.loss_weights = loss_weights(mask, loss_agg_mode, scale_factor, episodes, groups)
 
     def _prepared(self, cut: MiniBatches, step: int, measured: list[dict[str, Mean]]) -> MiniBatches:
         """Mini-batches, each just before its update of the policy.
@@ -92,6 +116,32 @@ class Updates:
                 uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))
                 mini_batch.selected = self._select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
             yield rows, mini_batch
+
+    def _annotated(self, cut: MiniBatches, step: Step, metrics: list[Mapping[str, Mean]]) -> MiniBatches:
+        """Mini-batches with the columns of all annotators, whose metrics are put into ``metrics``."""
+        for rows, mini_batch in cut:
+            for annotator in self._annotators:
+                with step.part(annotator.part):
+                    metrics.append(annotator.annotate(mini_batch, rows, step.batch.rollouts))
+            yield rows, mini_batch
+
+
+def _trained(cut: MiniBatches, trained: list[int], *, by_mask: bool) -> MiniBatches:
+    """The mini-batches without rows that have no gradient; one without any other keeps its shortest row.
+
+    An update with a gradient of 0 still moves the weights, by momentum and decay.
+
+    Args:
+        trained: gets the number of tokens in each.
+        by_mask: rows without a trained token, in place of rows without an advantage.
+    """
+    for rows, mini_batch in cut:
+        has_gradient = mini_batch.response_mask.any(dim=1) if by_mask else has_advantage(mini_batch)
+        if not has_gradient.any():
+            has_gradient[mini_batch.lengths.argmin()] = True
+        kept = has_gradient.nonzero().squeeze(1)
+        trained.append(int(mini_batch.lengths[kept].sum()))
+        yield rows[kept], mini_batch.select(kept)
 
 
 def _updated(

@@ -17,7 +17,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import OfLogitsFactory, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
@@ -41,7 +41,7 @@ class ModelWorker:
         return Place(self.strategy.data_parallel_rank, self.strategy.data_parallel_size)
 
     @dispatch("split")
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
     @dispatch("all")
@@ -114,12 +114,14 @@ class PolicyWorker(TrainedWorker):
         self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
         spec = replace(_spec(config), optim=actor.optim, total_steps=total_updates, grad_clip=actor.grad_clip)
         self.strategy = parts.strategy.load()(spec)
+        of_logits: OfLogitsFactory | None = parts.policy_loss.load_fact("of_logits")
         self.objective = PolicyObjective(
             policy_loss=parts.policy_loss.load(),
             kl_type=parts.kl_loss.load() if parts.kl_loss else None,
             kl_loss_coef=actor.kl_loss_coef,
             kl_of_vocabulary=parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs,
             entropy_coeff=actor.entropy_coeff,
+            of_logits=of_logits(config) if of_logits else None,
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -168,11 +170,12 @@ class CriticWorker(TrainedWorker):
 
 
 class ReferenceWorker(ModelWorker):
-    """The reference model: the same strategy, never updated."""
+    """The reference model, or another one at ``path``: the same strategy, never updated."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, path: str | None = None) -> None:
         ref = config.ref
-        spec = _spec(config, ref.path, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu)
+        tokens, sequences = ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
+        spec = _spec(config, path or ref.path, tokens, sequences)
         self.strategy = parts_of(config).strategy.load()(spec)
 
 

@@ -34,6 +34,7 @@ class Outer:
     loggers: list[Part] = option(factory=lambda: ["console"])
     scorers: dict[str, Part] = option(factory=dict)
     layers: str | list[str] = "all"
+    named: dict[str, Inner] = option(factory=dict)
 
 
 def test_values_go_over_the_defaults() -> None:
@@ -52,6 +53,20 @@ def test_a_key_that_selects_a_part_takes_a_name_or_a_mapping() -> None:
     assert (built.loss, built.scorer) == ({"name": "gspo", "low": 1}, None)
     assert (built.loggers, built.scorers) == (["a", {"name": "b"}], {"s/t": "c"})
     assert build(Outer, {"path": "x"}) == Outer("x")
+
+
+def test_a_mapping_of_names_to_sections_has_their_defaults_types_and_ranges() -> None:
+    built = build(Outer, {"path": "x", "named": {"a": {}, "b": {"lr": "0.5"}}})
+    assert built.named == {"a": Inner(), "b": Inner(lr=0.5)} and isinstance(built.named["a"], Inner)
+    for wrong, message in (
+        ({"lr": 0}, "named.a.lr: must be greater than 0"),
+        ({"lr": "fast"}, "named.a.lr: must be a number"),
+        ({"rate": 1}, "named.a.rate: unknown key"),
+        (3, "named.a: must be a mapping"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            build(Outer, {"path": "x", "named": {"a": wrong}})
+        assert str(error.value).startswith(message)
 
 
 def test_a_key_of_several_types_takes_each() -> None:

@@ -308,3 +308,36 @@ def test_equal_rewards_move_nothing_with_every_group_baseline(train, tmp_path):
         for record in records(folder):
             assert record["reward/groups_without_spread"] == 1
             assert record["critic/advantages/max"] == record["critic/advantages/min"] == 0
+
+
+def test_rows_without_an_advantage_are_skipped_and_the_weights_are_the_same_bit_for_bit(train):
+    """With one row in a micro-batch nothing but rows of a gradient of 0 is left out; momentum and decay go on."""
+    one_by_one = ("actor.use_dynamic_bsz=false", "actor.ppo_micro_batch_size_per_gpu=1", "actor.ppo_epochs=2")
+    options = ("rollout.n=2", "trainer.total_training_steps=3", "trainer.save_freq=3", *one_by_one)
+    code, folder, errors = train("a", *options)
+    assert code == 0, errors
+    code, skipping, errors = train("b", *options, "actor.zero_advantage=skip")
+    assert code == 0, errors
+    skipped = [record["actor/skipped_tokens"] for record in records(skipping)]
+    assert all(0 < share < 1 for share in skipped)
+    assert not differs(weights(folder, 3), weights(skipping, 3))
+    moments = [torch.load(each / "checkpoints/global_step_3/actor/optimizer.pt") for each in (folder, skipping)]
+    for mine, others in zip(*(each["optimizer"]["state"].values() for each in moments), strict=True):
+        assert all(torch.equal(mine[name], others[name]) for name in mine)
+    exact = ("grad_norm", "pg_loss", "lr")
+    for before, after in zip(records(folder), records(skipping), strict=True):
+        assert [before[f"actor/{name}"] for name in exact] == [after[f"actor/{name}"] for name in exact]
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("actor.policy_loss=dro", "the policy loss 'dro'"),
+        ("actor.use_kl_loss=true", "actor.use_kl_loss"),
+        ("actor.entropy_coeff=0.1", "actor.entropy_coeff"),
+    ],
+)
+def test_a_skip_that_would_change_the_gradient_is_refused(train, override, reason):
+    code, _, errors = train("a", "actor.zero_advantage=skip", override)
+    assert code == 2
+    assert f"actor.zero_advantage: skip would change the gradient: {reason} gives" in errors

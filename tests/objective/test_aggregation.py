@@ -27,6 +27,17 @@ def test_an_empty_mask_gives_zero_weights_and_no_nan(mode):
     assert loss_weights(torch.zeros(2, 3, dtype=torch.bool), mode).tolist() == [[0.0] * 3] * 2
 
 
+def test_every_prompt_with_a_token_counts_once_with_prompt_mean():
+    """Prompts of 3 and 1 tokens, and one without a token; the rows of the first stand apart."""
+    mask = torch.tensor([[True, True, False], [True, False, False], [False, False, False], [True, False, False]])
+    terms = torch.cat([TERMS, torch.tensor([[512.0, 0.0, 0.0]])])
+    groups = torch.tensor([4, 0, 2, 4])
+    weights = loss_weights(mask, "prompt-mean", group_ids=groups)
+    assert float((terms * weights).sum()) == pytest.approx(((1 + 2 + 512) / 3 + 8) / 2, rel=1e-12)
+    with pytest.raises(ValueError, match="'prompt-mean'"):
+        loss_weights(mask, "prompt-mean")
+
+
 def test_an_unknown_mode_is_an_error():
     with pytest.raises(ValueError, match="seq-mean"):
         loss_weights(MASK, "seq-mean")

@@ -1,6 +1,7 @@
 """Agents of a few lines with a scripted policy: what becomes of their requests, results, errors and numbers."""
 
 import asyncio
+import contextlib
 import dataclasses
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import RunError
+from corerl.errors import RefusedError, RunError, TooLongError
 from corerl.registry import Entry, Owner, Selected
 from corerl.rollout.agents import agent_metrics, make_agent
 from corerl.rollout.episodes import AgentEpisodes
@@ -180,11 +181,34 @@ def test_a_first_request_may_be_a_prompt_of_the_agents_own(play):
     [prompt] = play(agent).rollouts.prompts
     assert (prompt.token_ids, prompt.messages) == ((7, 8), [{"role": "user", "content": "Mine."}])
 
+
+def test_a_refused_request_costs_its_episode_alone_and_an_agent_may_go_on(play):
     async def long(task, model):
         await model.generate([7] * 5)
 
-    with pytest.raises(RunError, match=r"5 tokens, more than data\.max_prompt_length = 4"):
-        play(long)
+    async def in_other_words(task, model):  # as a client over HTTP
+        await model.generate(task.prompt_ids)
+        with contextlib.suppress(RefusedError):
+            await model.generate([7] * 24)
+        raise OSError("the program ended with exit code 1")
+
+    async def quiet(task, model):
+        with contextlib.suppress(RefusedError):
+            await model.generate([7] * 5)
+
+    async def goes_on(task, model):
+        with pytest.raises(TooLongError):
+            await model.generate([7] * 5)
+        await model.generate(task.prompt_ids)
+
+    first = "an episode began with 5 tokens, more than data.max_prompt_length = 4: raise it, or shorten the first"
+    later = "a request of 24 tokens has no room for an answer: a conversation has at most 24 tokens"
+    for agent, cause in {long: first, in_other_words: later, quiet: first}.items():
+        scored = play(agent, n=2)
+        assert all(each.error.startswith(f"a request was refused: {cause}") for each in scored.rollouts.episodes)
+        assert not scored.experience().response_mask.any()
+    [episode] = play(goes_on).rollouts.episodes
+    assert episode.error is None and episode.turns == 1
 
 
 def test_an_agent_that_raises_costs_its_episode_and_an_engine_that_does_the_group(play):
@@ -313,6 +337,14 @@ def test_an_artifact_that_is_no_text_is_an_error_of_the_run(play, artifacts):
         play(run)
 
 
+def test_a_response_that_nobody_wrote_has_no_version_of_weights(play):
+    async def silent(task, model):
+        pass
+
+    assert play(silent).rollouts.begun_with() == [] and play(silent).staleness(7) == []
+    assert len(play(two_turns).rollouts.begun_with()) == 1
+
+
 def test_failures_are_counted_by_cause(play):
     async def raising(task, model):
         raise ValueError("1")
@@ -322,6 +354,9 @@ def test_failures_are_counted_by_cause(play):
 
     async def silent(task, model):
         pass
+
+    async def refused(task, model):
+        await model.generate([7] * 5)
 
     async def reporting(task, model):
         await model.generate(task.prompt_ids)
@@ -336,13 +371,14 @@ def test_failures_are_counted_by_cause(play):
         play(raising),
         play(slow, seconds=0.01),
         play(silent),
+        play(refused),
         play(reporting),
         play(two_turns, policy=Aborting()),
     ]
-    metrics = agent_metrics([each.rollouts.episodes[0] for each in [*played, *[play(two_turns)] * 5]])
+    metrics = agent_metrics([each.rollouts.episodes[0] for each in [*played, *[play(two_turns)] * 4]])
     failed = {name: value for name, value in metrics.items() if name.startswith("agent/failed/")}
-    causes = ("timeout", "exception", "aborted", "silent", "reported")
-    assert failed == {"agent/failed/ratio": 0.5} | {f"agent/failed/{cause}/ratio": 0.1 for cause in causes}
+    causes = ("timeout", "exception", "aborted", "silent", "refused", "reported")
+    assert failed == {"agent/failed/ratio": 0.6} | {f"agent/failed/{cause}/ratio": 0.1 for cause in causes}
 
 
 def test_seconds_and_context_are_those_of_the_requests():

@@ -10,7 +10,7 @@ from corerl.batch.rollouts import RequestRecord
 from corerl.contracts.agents import Address, AgentResult, ChatReply, Sampled
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
-from corerl.errors import RunError
+from corerl.errors import RefusedError, RunError, TooLongError
 from corerl.rollout.groups import Group
 from corerl.rollout.recorder import Recorder, Services
 from corerl.rollout.rows import rollouts_of
@@ -99,6 +99,32 @@ def test_another_conversation_is_a_branch_with_its_own_prompt_and_room():
     assert [request.sampling.max_tokens for request in policy.requests] == [50, 46, 50]
     rows = rollouts_of(model, AgentResult()).rows()
     assert [len(row.prompt_ids) for row in rows] == [4, 3, 14]
+
+
+def test_a_conversation_whose_beginning_leaves_no_room_is_refused():
+    model = recorder(max_tokens=5, max_prompt_length=10)
+    asyncio.run(model.generate(PROMPT))
+    assert len(asyncio.run(model.generate([9] * 14)).token_ids) == 1
+    with pytest.raises(TooLongError, match=r"a request of 15 tokens has no room .* at most 15 tokens"):
+        asyncio.run(model.generate([9] * 15))
+    assert isinstance(model.refusal, TooLongError) and model.failure is None and len(model.nodes) == 2
+    asyncio.run(model.generate(PROMPT))
+    assert model.refusal is None
+
+
+def test_a_token_outside_the_vocabulary_is_refused_before_it_reaches_the_engine():
+    class Sized(Letters):
+        vocabulary_size = 100
+
+    policy = Policy()
+    model = recorder(policy)
+    model.tokenizer = Sized()
+    sampled = asyncio.run(model.generate(PROMPT)).token_ids
+    asyncio.run(model.generate([*PROMPT, *sampled, 99]))  # sampled ids are above 100, and the policy's own
+    for wrong in (100, -1):
+        with pytest.raises(RefusedError, match=f"token id {wrong} is outside the model's vocabulary of 100"):
+            asyncio.run(model.generate([7, wrong]))
+    assert model.failure is None and len(policy.requests) == 2
 
 
 def test_a_branch_inside_a_branch_reads_what_others_train():

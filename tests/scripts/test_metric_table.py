@@ -55,7 +55,7 @@ def test_no_two_rows_are_about_the_same_metric():
 def test_losses_declare_the_metrics_that_they_report():
     registries = Plugins().registries
     mask, zeros = torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3)
-    policy = PolicyLossInputs(zeros, zeros, zeros + 1, mask, zeros, zeros, mask)
+    policy = PolicyLossInputs(zeros, zeros, zeros + 1, mask, zeros, zeros, mask, {"divergence": zeros})
     value = ValueLossInputs(zeros, zeros, zeros, mask)
     for registry, inputs, role in (
         (registries.policy_losses, policy, "actor"),

@@ -140,14 +140,15 @@ class Devices:
 
 
 class Parts(SimpleNamespace):
-    """Of an estimator and a KL loss with these needs, and a policy loss with this selector of tokens."""
+    """Of an estimator and a KL loss with these needs, and a policy loss with these facts."""
 
     needs_ref_log_probs = True
 
-    def __init__(self, needs, select_tokens=None, kl_loss=None):
+    def __init__(self, needs, select_tokens=None, kl_loss=None, zero_at_zero_advantage=False):
+        facts = SimpleNamespace(select_tokens=select_tokens, zero_at_zero_advantage=zero_at_zero_advantage)
         super().__init__(
             adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=needs)),
-            policy_loss=SimpleNamespace(load_fact=lambda name: {"select_tokens": select_tokens}[name]),
+            policy_loss=SimpleNamespace(load_fact=vars(facts).get, entry=SimpleNamespace(facts=facts)),
             kl_loss=None if kl_loss is None else SimpleNamespace(entry=SimpleNamespace(needs=kl_loss)),
             environment=None,
             scorer=None,
@@ -163,7 +164,16 @@ def trainer(tmp_path):
     its parts. ``trainer.at(scored, experience)`` is the present step with a batch.
     """
 
-    def make(critic=False, reference=False, needs=(), select_tokens=None, kl_loss=None, corrector=None, **keys):
+    def make(
+        critic=False,
+        reference=False,
+        needs=(),
+        select_tokens=None,
+        kl_loss=None,
+        corrector=None,
+        zero_at_zero_advantage=False,
+        **keys,
+    ):
         config = TrainConfig(ModelConfig("x"))
         config.actor.ppo_mini_batch_size, config.data.max_response_length = 1, 8
         for key, value in keys.items():
@@ -178,7 +188,7 @@ def trainer(tmp_path):
             calls.append("estimate")
             return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
 
-        parts = Parts(needs, select_tokens, kl_loss)
+        parts = Parts(needs, select_tokens, kl_loss, zero_at_zero_advantage)
         run = SimpleNamespace(config=config, parts=parts, folder=tmp_path, plugins=load_plugins())
         models = Models(
             actor=Worker("actor", calls),

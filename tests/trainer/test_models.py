@@ -35,6 +35,11 @@ def test_models_that_the_algorithm_does_not_need_are_left_out():
     assert models(critic="critic", reference="ref").trained == {"actor": "actor", "critic": "critic"}
 
 
+def test_models_of_plugins_come_last_and_are_not_trained():
+    made = Models("actor", None, "ref", ModelShape(1, 1, 1), 4.0, {"teacher": "t"})
+    assert made.all == ["actor", "ref", "t"] and made.trained == {"actor": "actor"}
+
+
 def test_the_policy_is_asked_for_log_probs_with_the_tokens_alone():
     batch, actor = collate([[1], [2]], [[4, 4], [5]], [0, 1], log_probs=[[0.0, 0.0], [0.0]]), Model()
     assert models(actor).present_log_probs(batch).tolist() == [[-1.0, -1.0]] * 2

@@ -188,3 +188,100 @@ def test_mini_batches_are_corrected_just_before_their_updates_and_one_without_a_
     assert made.calls == ["actor.forward", "actor.update"] * 2 + ["actor.forward"]
     assert metrics["rollout_corr/rejected_fraction"] == pytest.approx(1 / 3)
     assert [float(each.old_log_probs[0, 0]) for each in made.models.actor.updated] == [-1.0, -2.0]
+
+
+def zeroed(experience, rows):
+    """The batch with advantages of 1, and of 0 in these rows."""
+    experience.advantages = experience.response_mask.float()
+    experience.advantages[rows] = 0.0
+
+
+def test_rows_without_an_advantage_are_trained_by_default(trainer, batch):
+    made = trainer(zero_at_zero_advantage=True)
+    scored, experience = batch([1.0] * 4, n=2)
+    zeroed(experience, [0, 2, 3])
+    assert "actor/skipped_tokens" not in updated(made, scored, experience)
+    assert [len(each) for each in made.models.actor.updated] == [2, 2]
+
+
+def test_rows_without_an_advantage_are_skipped_with_the_loss_weights_of_the_whole_mini_batch(trainer, batch):
+    """Two rows to a prompt, prompts of one token. Row 1 is skipped; the second mini-batch keeps its shortest row."""
+    made = trainer(zero_at_zero_advantage=True, actor__zero_advantage="skip", actor__ppo_epochs=2)
+    scored, experience = batch([1.0] * 4, n=2, lengths=[1, 3, 4, 2])
+    zeroed(experience, [1, 2, 3])
+    metrics = updated(made, scored, experience)
+    first, second, *_ = made.models.actor.updated
+    assert first.loss_weights.tolist() == [[pytest.approx(1 / 4)]]
+    assert second.response_lengths.tolist() == [2] and second.loss_weights.tolist() == [[pytest.approx(1 / 6)] * 2]
+    lengths = experience.lengths.tolist()
+    assert metrics["actor/skipped_tokens"] == pytest.approx((lengths[1] + lengths[2]) / sum(lengths))
+    assert len(made.models.actor.updated) == 4
+
+
+@pytest.mark.parametrize(
+    "inexact", [{"zero_at_zero_advantage": False}, {"kl_loss": ()}, {"actor__entropy_coeff": 0.1}], ids=str
+)
+def test_nothing_is_skipped_whose_gradient_may_not_be_zero(trainer, batch, inexact):
+    made = trainer(**{"zero_at_zero_advantage": True, "actor__zero_advantage": "skip", **inexact})
+    scored, experience = batch([1.0] * 4, n=2)
+    zeroed(experience, [0, 2, 3])
+    updated(made, scored, experience)
+    assert [len(each) for each in made.models.actor.updated] == [2, 2]
+
+
+def test_the_critic_is_trained_on_every_row(trainer, batch):
+    made = trainer(critic=True, zero_at_zero_advantage=True, actor__zero_advantage="drop")
+    scored, experience = batch([1.0] * 4, n=2)
+    zeroed(experience, [0, 1, 2])
+    updated(made, scored, experience)
+    assert [len(each) for each in made.models.critic.updated] == [2, 2]
+    assert [len(each) for each in made.models.actor.updated] == [2]
+
+
+def test_a_failed_update_names_the_samples_that_are_left_in_it(trainer, batch, capsys):
+    made = trainer(zero_at_zero_advantage=True, actor__zero_advantage="skip")
+    scored, experience = batch([1.0] * 4, n=4)
+    zeroed(experience, [0, 1])
+    made.models.actor.says = {1: NonFiniteError("loss is nan", [1])}
+    updated(made, scored, experience)
+    assert "loss is nan; 1 samples (response 3 to prompt 0 of" in capsys.readouterr().err
+
+
+def test_a_dropped_prompt_counts_in_no_loss_weight_and_one_with_an_advantage_is_whole(trainer, batch):
+    """One mini-batch of three prompts; the second has no advantage, the third one in one of its rows."""
+    made = trainer(actor__zero_advantage="drop", actor__ppo_mini_batch_size=3, actor__loss_agg_mode="prompt-mean")
+    scored, experience = batch([1.0] * 6, n=2, lengths=[1, 1, 2, 2, 3, 1])
+    zeroed(experience, [2, 3, 4])
+    mask = experience.response_mask.clone()
+    metrics = updated(made, scored, experience)
+    [update] = made.models.actor.updated
+    assert update.group_ids.tolist() == [0, 0, 2, 2]
+    assert update.loss_weights.sum(1).tolist() == pytest.approx([1 / 4, 1 / 4, 3 / 8, 1 / 8])
+    assert metrics["actor/skipped_tokens"] > 0 and torch.equal(experience.response_mask, mask)
+
+
+def test_a_batch_whose_prompts_are_all_dropped_is_printed(trainer, batch, capsys):
+    made = trainer(actor__zero_advantage="drop")
+    scored, experience = batch([1.0] * 2)
+    zeroed(experience, [0, 1])
+    assert updated(made, scored, experience) == {"actor/skipped_tokens": 1.0}
+    assert "no prompt has an advantage; the weights" in capsys.readouterr().err
+
+
+def test_annotators_see_each_mini_batch_just_before_its_update(trainer, batch):
+    """The second epoch is seen anew; columns reach the worker, and metrics are means over all."""
+    made, seen = trainer(actor__ppo_epochs=2), []
+
+    class Annotator:
+        part = "teacher"
+
+        def annotate(self, mini_batch, rows, rollouts):
+            seen.append((rows.tolist(), len(rollouts), len(made.models.actor.updated)))
+            mini_batch.ref_log_probs = torch.full(mini_batch.response_mask.shape, float(len(seen)))
+            return {"seen": Mean(float(len(seen)), 1.0)}
+
+    made.updates._annotators = [Annotator()]
+    metrics = updated(made, *batch([1.0, 2.0]))
+    assert seen == [([0], 2, 0), ([1], 2, 1), ([0], 2, 2), ([1], 2, 3)]
+    assert [float(each.ref_log_probs[0, 0]) for each in made.models.actor.updated] == [1, 2, 3, 4]
+    assert metrics["actor/seen"] == 2.5

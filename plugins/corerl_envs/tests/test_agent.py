@@ -222,8 +222,8 @@ def test_a_prompt_of_the_environments_own(play, rendered):
     [prompt] = rollouts.prompts
     assert prompt.messages == messages
     assert list(prompt.token_ids)[: len(rendered(messages))] == rendered(messages)
-    with pytest.raises(RunError, match=r"more than data.max_prompt_length = 5"):
-        play(Scripted("bye"), Echo(messages=messages), max_prompt_length=5)
+    [episode] = play(Scripted("bye"), Echo(messages=messages), max_prompt_length=5).episodes
+    assert "more than data.max_prompt_length = 5" in episode.error
 
 
 @pytest.mark.parametrize(

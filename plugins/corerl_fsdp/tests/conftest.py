@@ -27,7 +27,7 @@ def model_dir(request, tmp_path_factory):
 @pytest.fixture(scope="session")
 def model_dirs(tmp_path_factory):
     """(family, tied) → such a folder."""
-    return model_folders(FAMILIES, tmp_path_factory.mktemp)
+    return model_folders((*FAMILIES, "qwen3_moe"), tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="session")

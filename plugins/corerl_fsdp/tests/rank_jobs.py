@@ -1,10 +1,12 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
+import numpy as np
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
@@ -18,6 +20,13 @@ class Jobs(RankJobs):
         if "fsdp" in job:
             return FsdpStrategy(self.spec(job), FsdpOptions(**job["fsdp"]))
         return SingleDeviceStrategy(self.spec(job), TorchOptions(logits_chunk_size=None))
+
+    def rows(self, job):
+        """With ``experts`` (layers, number, top_k), a column of random choices."""
+        batch = super().rows(job)
+        if "experts" in job:
+            batch.columns["experts"] = chosen_experts(batch, *job["experts"])
+        return batch
 
     def record_gradient(self, strategy, seen):
         take_step = strategy._step
@@ -73,6 +82,17 @@ class Given(TorchDispatchMode):
         if "all_gather" in str(function):
             self.size += args[0].numel() * args[0].element_size()
         return function(*args, **(kwargs or {}))
+
+
+def chosen_experts(batch, layers, number, top_k):
+    """Random experts of each token but the last one of a row and every fifth one."""
+    numbers = np.random.default_rng(0)
+    rows = []
+    for length in batch.lengths.tolist():
+        counts = np.array([step < length - 1 and step % 5 != 4 for step in range(length)], np.int32)
+        chosen = [[numbers.permutation(number)[:top_k] for _ in range(layers)] for _ in range(counts.sum())]
+        rows.append(TokenValues(np.array(chosen, np.uint8), counts))
+    return TokenColumn.collate(rows, batch.lengths.tolist())
 
 
 def fully_sharded(module):

@@ -32,6 +32,14 @@ def test_compiled_layers_and_statistics_train_alike(tmp_path):
         torch.testing.assert_close(compiled[name], true, rtol=0, atol=1e-5)
 
 
+def test_compiled_layers_share_prefixes(tmp_path):
+    write_config(tmp_path, "qwen2", num_hidden_layers=1)
+    job = {"kind": "agree", "model": str(tmp_path), "trees": 0}
+    plain, compiled = rank_jobs.run(job), rank_jobs.run({**job, "fsdp": {"compile": True, "share_prefixes": True}})
+    for name, true in plain["gradient"].items():
+        assert (compiled["gradient"][name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
+
+
 def test_statistics_are_compiled_once_for_any_number_of_rows_trained_or_not():
     graphs = torch._dynamo.utils.counters["stats"]
     before = graphs["unique_graphs"]

@@ -64,7 +64,20 @@ CASES += [
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "param_offload": True, "optimizer_offload": True}),
 ]
+CASES += [
+    *(case(trees=seed, size=size, cut=cut) for seed, (size, cut) in enumerate(itertools.product((1, 2), CUTS))),
+    case(trees=6, size=2, checkpointing=True, warm=True, config={"lora_rank": 2}),
+    case(trees=7, size=2, fsdp={"share_prefixes": False}),
+]
 CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]
+
+ROUTED = {"model": ("qwen3_moe", False), "experts": (2, 8, 2)}
+CASES += [
+    case(size=2, checkpointing=True, **ROUTED),
+    case(size=2, packed=False, **ROUTED),
+    shared(2, size=2, **ROUTED),
+    shared(2, size=4, checkpointing=True, **ROUTED),
+]
 
 if os.environ.get("CORERL_EVERY_COMBINATION") == "1":
     CASES += [
@@ -185,6 +198,7 @@ def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, toget
     [
         ({}, {"use_remove_padding": False}, "size: 2 slices packed rows: it needs use_remove_padding=true"),
         ({"attn_implementation": "eager"}, {}, "eager cannot be spread over 2 ranks: use sdpa"),
+        ({}, {"share_prefixes": True}, "prefixes cannot be shared if 2 ranks share the tokens of a row"),
     ],
 )
 def test_what_slices_cannot_be_made_of_is_refused(worlds, model_dirs, config, options, message):

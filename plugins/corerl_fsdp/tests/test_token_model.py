@@ -97,12 +97,13 @@ def test_no_tensor_is_larger_than_the_logits_of_a_chunk(model_dirs, chunk, posit
 def test_packed_rows_compute_no_padding(model_dirs):
     batch = rank_batch()
     tokens = int((batch.lengths - 1).sum())
-    inputs, positions, real = packed(batch)
+    inputs, positions, real, numbers = packed(batch)
     assert inputs["input_ids"].shape == inputs["position_ids"].shape == (1, tokens)
     assert inputs["cu_seq_lens_q"].tolist() == [0, 8, 16, 25, 33, 42, 55, 65]
     assert inputs["max_length_q"] == 13
     assert inputs["position_ids"][0, :10].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
     assert len(positions) == int(real.sum()) == 41
+    assert batch.input_ids.flatten()[numbers].equal(inputs["input_ids"][0])
     assert padded(batch).inputs["input_ids"].shape == (7, 13)
 
 
@@ -125,3 +126,40 @@ def test_a_sliding_window_is_that_of_transformers(tmp_path):
 def test_an_attention_that_cannot_keep_rows_apart_is_refused(model_dirs):
     with pytest.raises(ConfigError, match=r"model.attn_implementation: eager cannot keep packed rows apart: use sdpa"):
         token_model(model_dirs["qwen2", True], use_remove_padding=True, attn_implementation="eager")
+
+
+class Moments:
+    """A function of logits: the mean and the square of each token's logits, and where the token is."""
+
+    def __init__(self, chunk_size):
+        self.chunk_size, self.sizes = chunk_size, []
+
+    def __call__(self, logits, chunk):
+        self.sizes.append(len(logits))
+        hidden = chunk.head(torch.zeros(len(logits), 32)) if len(logits) else logits
+        assert hidden.shape == logits.shape
+        places = torch.stack([chunk.rows, chunk.steps], dim=1).float()
+        return {"square": logits.square().mean(dim=1), "places": places}
+
+
+@pytest.mark.parametrize("use_remove_padding", [False, True])
+@pytest.mark.parametrize(("chunk", "own"), [(None, 100), (7, 100), (None, 4), (40, 5)])
+def test_functions_of_logits_get_each_response_token_once_in_chunks(model_dir, use_remove_padding, chunk, own):
+    batch, function = rank_batch(), Moments(own)
+    model = token_model(model_dir, use_remove_padding=use_remove_padding, logits_chunk_size=chunk)
+    outputs = model(batch, {"log_probs", "hidden_states", function})
+    tokens = int(batch.response_lengths.sum())
+    assert max(function.sizes) <= min(own, chunk or own) and sum(function.sizes) == tokens
+    real = batch.prediction_index(1)[1]
+    assert outputs.of_logits["places"][real].tolist() == real.nonzero().tolist()
+    assert not outputs.of_logits["square"][~real].any()
+    whole = token_model(model_dir)
+    with torch.no_grad():
+        logits = whole.model.lm_head(outputs.hidden_states)
+    torch.testing.assert_close(outputs.of_logits["square"], logits.square().mean(dim=2) * real, rtol=1e-5, atol=1e-6)
+    outputs.of_logits["square"].sum().backward()
+    found = {name: each.grad for name, each in model.named_parameters()}
+    logits = whole.model.lm_head(whole(batch, {"hidden_states"}).hidden_states)
+    (logits.square().mean(dim=2) * real).sum().backward()
+    for name, each in whole.named_parameters():
+        assert (found[name] - each.grad).norm() <= 1e-5 * each.grad.norm() + 1e-7, name

@@ -1,10 +1,12 @@
-"""A policy that follows a script, a model that records its requests, and a chat of one template."""
+"""A policy that follows a script, and a model that records its requests; tokens are bytes."""
 
 import asyncio
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -15,6 +17,9 @@ from corerl.data.prompts import Prompt
 from corerl.errors import DataError
 from corerl.rollout.groups import Group
 from corerl.rollout.recorder import Node, Recorder, Services
+from corerl_agents.chats import EpisodeChat, Templates
+from corerl_agents.parsing import Parser, format_of
+from corerl_agents.turns import TurnTokenizer
 from corerl_gateway.dialects.routes import ModelList
 from corerl_gateway.endpoint import HttpEndpoint
 from corerl_gateway.options import EndpointOptions
@@ -22,13 +27,16 @@ from corerl_gateway.options import EndpointOptions
 END = 258
 SPECIAL = {"<|endoftext|>": 256, "<|im_start|>": 257, "<|im_end|>": END}
 NAMES = {number: name for name, number in SPECIAL.items()}
+MARKS = {259: b"<tool_call>", 260: b"</tool_call>"}
+"""tokens that a test adds to the tokenizer of bytes; they are text"""
 PIECES = re.compile("|".join(map(re.escape, SPECIAL)))
 
 
 class Bytes:
-    """A tokenizer of bytes, as ``corerl_testing`` writes it, without transformers."""
+    """A tokenizer of bytes, as ``corerl_testing`` writes it, without transformers, with tools and reasoning."""
 
-    stop_token_ids = (END,)
+    stop_token_ids, special_tokens = (END,), SPECIAL
+    tokenizer = SimpleNamespace(get_chat_template=lambda tools: "<think> </think> <tool_call>")
 
     def __init__(self) -> None:
         self.encoded = 0
@@ -44,7 +52,10 @@ class Bytes:
         return [text_of(row, skip_special_tokens) for row in rows]
 
     def render(self, messages: Any, location: Any, *, add_generation_prompt: bool, template_kwargs: Any = None) -> str:
-        return render(messages, (template_kwargs or {}).get("tools", ())) + "<|im_start|>assistant\n"
+        if any(each["content"] == "refuse me" for each in messages):
+            raise DataError("the chat template refuses the messages")
+        text = render(messages, (template_kwargs or {}).get("tools", ()))
+        return text + "<|im_start|>assistant\n" * add_generation_prompt
 
 
 def ids_of(text: str) -> Iterator[int]:
@@ -57,7 +68,7 @@ def ids_of(text: str) -> Iterator[int]:
 
 
 def text_of(row: Sequence[int], skip: bool = True) -> str:
-    parts = (NAMES[each].encode() * (not skip) if each in NAMES else bytes([each]) for each in row)
+    parts = (NAMES[each].encode() * (not skip) if each in NAMES else MARKS.get(each) or bytes([each]) for each in row)
     return b"".join(parts).decode(errors="replace")
 
 
@@ -71,36 +82,15 @@ def written(message: Mapping[str, Any]) -> str:
     """A message as the policy writes it."""
     thought = message.get("reasoning_content")
     calls = [each["function"] for each in message.get("tool_calls") or ()]
-    texts = [json.dumps({"name": each["name"], "arguments": _value(each["arguments"])}) for each in calls]
+    texts = [json.dumps({"name": each["name"], "arguments": each["arguments"]}, ensure_ascii=False) for each in calls]
     head = f"<think>{thought}</think>" if thought else ""
     return head + (message.get("content") or "") + "".join(f"<tool_call>{text}</tool_call>" for text in texts)
 
 
-def _value(arguments: Any) -> Any:
-    try:
-        return json.loads(arguments)
-    except (TypeError, ValueError):
-        return arguments
-
-
-def spoken(text: str, number: int) -> dict[str, Any]:
-    """A text of the policy as a message."""
-    thought = re.search(r"^<think>(.*?)</think>", text, re.DOTALL)
-    rest = text[thought.end() :] if thought else text
-    calls = [json.loads(each) for each in re.findall(r"<tool_call>(.*?)</tool_call>", rest, re.DOTALL)]
-    message: dict[str, Any] = {"role": "assistant", "content": rest.partition("<tool_call>")[0]}
-    if thought:
-        message["reasoning_content"] = thought[1]
-    if calls:
-        message["tool_calls"] = [
-            {
-                "id": f"call_{number}_{place}",
-                "type": "function",
-                "function": {"name": each["name"], "arguments": json.dumps(each["arguments"], separators=(",", ":"))},
-            }
-            for place, each in enumerate(calls)
-        ]
-    return message
+TOKENIZER = Bytes()
+CHATS = functools.partial(
+    EpisodeChat, templates=Templates(TurnTokenizer(TOKENIZER), Parser(TOKENIZER, format_of(TOKENIZER)))
+)
 
 
 class Script:
@@ -151,7 +141,7 @@ class Recording(Recorder):
 
     def __init__(self, policy: Script, room: int = 4096) -> None:
         group = Group(Prompt(0, (1,), [], "acme", "", {}), 11, SamplingParams(room), "g", "b", 0)
-        super().__init__(policy, Bytes(), group, 0, room, Services(chats=ToyChat))
+        super().__init__(policy, TOKENIZER, group, 0, room, Services(chats=CHATS))
         self.policy = policy
         self.asked: list[Mapping[str, Any]] = []
 
@@ -179,33 +169,6 @@ def read_by(node: Node) -> tuple[int, ...]:
 def read_text(node: Node) -> bytes:
     """The bytes that a request read behind its parent, special tokens left out."""
     return bytes(token for token in node.read if token < 256)
-
-
-class ToyChat:
-    """Continues the tokens of known messages, and encodes the rest."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.known: dict[str, list[int]] = {}
-
-    async def complete(self, messages: Any, *, tools: Any = (), max_tokens: Any = None, stop: Any = ()) -> ChatReply:
-        if any(each["content"] == "refuse me" for each in messages):
-            raise DataError("the chat template refuses the messages")
-        ids, rest = [], 0
-        for count in range(len(messages), 0, -1):
-            if (found := self.known.get(_key(messages[:count], tools))) is not None:
-                ids, rest = found, count
-                break
-        text = "\n" * bool(rest) + render(messages[rest:], () if rest else tools) + "<|im_start|>assistant\n"
-        ids = [*ids, *self.model.tokenizer.encode_inside([text])[0]]
-        sampled = await self.model.generate(ids, max_tokens=max_tokens, stop=stop)
-        message = spoken(sampled.text, len(self.known))
-        self.known[_key([*messages, message], tools)] = [*ids, *sampled.token_ids]
-        return ChatReply(message, sampled, len(ids))
-
-
-def _key(messages: Any, tools: Any) -> str:
-    return json.dumps([[each["role"], written(each)] for each in messages]) + json.dumps(tools)
 
 
 @asynccontextmanager

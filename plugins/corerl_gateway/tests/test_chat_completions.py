@@ -65,8 +65,9 @@ def test_results_of_tools_continue_the_very_tokens():
 
 @pytest.mark.parametrize("text", ["It is 5.", CALLS, "Ünï 🎉"])
 def test_a_stream_adds_up_to_the_answer(text):
-    whole = ask(Recording(Script(text)), CHAT, body())["choices"][0]["message"]
-    *chunks, end = ask(Recording(Script(text)), CHAT, body(stream=True))
+    whole = ask(Recording(Script(text)), CHAT, body(tools=[TOOL]))["choices"][0]["message"]
+    *chunks, end = ask(Recording(Script(text)), CHAT, body(tools=[TOOL], stream=True))
+    assert len(whole.get("tool_calls", ())) == (2 if text == CALLS else 0)
     assert end == "[DONE]"
     joined, calls = {"reasoning_content": "", "content": ""}, {}
     for chunk in chunks:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from gateway_toys import Recording, Script, read_by, read_text, serving
 
+from corerl_testing.agents import TEMPLATE
+from corerl_testing.tiny_model import write_byte_tokenizer
+
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 FOLDER = Path(__file__).parent / "clients"
@@ -108,3 +111,25 @@ def test_the_training_client_of_verifiers(tmp_path, tiny_tokenizer_dir):
         [list(read_by(node)), list(node.turn.token_ids), list(node.turn.log_probs)] for node in nodes
     ]
     assert [turn[3] for turn in results["turns"]] == ["stop", "length"] and nodes[1].parent is nodes[0]
+
+
+def tool_tokenizer(folder):
+    """The tokenizer in ``folder``, from now on with markers of tool calls as tokens, as Qwen has them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def test_the_harness_bash_of_verifiers(tmp_path):
+    write_byte_tokenizer(tmp_path / "model")
+    command = json.dumps({"name": "bash", "arguments": {"command": "expr 2 + 3 | tee note.txt"}})
+    call = tool_tokenizer(tmp_path / "model").encode(f"Let me see.<tool_call>{command}</tool_call><|im_end|>")
+    texts, model = (call, END), str(tmp_path / "model")
+    results, models = play(tmp_path, "verifiers_bash.py", "bash", texts=texts, arguments=[model])
+    assert results == {"reward": 1.0, "errors": []}
+    [first, second] = models["bash"].nodes
+    assert second.parent is first and read_text(second) == b"\ntool\n5\n\nassistant\n"

@@ -1,6 +1,7 @@
 """Anthropic Messages over HTTP: blocks, tools, events, counts, errors."""
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -57,14 +58,15 @@ def test_results_of_tools_continue_the_very_tokens_whatever_form_arguments_had()
     read = read_text(second)
     assert read == b"\ntool\n5\ntool\n5\nuser\nGo on.\nassistant\n"
     arguments = model.asked[1]["messages"][1]["tool_calls"][0]["function"]["arguments"]
-    assert arguments == '{"a":2,"b":3}'  # the policy's, which is not that of json.dumps
+    assert arguments == '{"a": 2, "b": 3}'
     model.check()
 
 
 @pytest.mark.parametrize("text", ["It is 5.", CALLS])
 def test_a_stream_has_every_block_from_its_begin_to_its_end(text):
-    whole = ask(Recording(Script(text)), PATH, body())
-    events = ask(Recording(Script(text)), PATH, body(stream=True))
+    whole = ask(Recording(Script(text)), PATH, body(tools=[TOOL]))
+    events = ask(Recording(Script(text)), PATH, body(tools=[TOOL], stream=True))
+    assert len(whole["content"]) == (4 if text == CALLS else 1)
     kinds = [each["type"] for each in events]
     assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
     assert events[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
@@ -136,7 +138,15 @@ def test_the_key_may_come_in_anthropics_header():
 
 
 def test_arguments_that_are_no_object_are_an_empty_one_and_come_back_as_the_policy_wrote_them():
-    model = Recording(Script('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', "5"))
+    class Odd(Recording):
+        async def chat(self, messages, **more):
+            reply = await super().chat(messages, **more)
+            function = {"name": "add", "arguments": "[1]"}
+            return dataclasses.replace(
+                reply, message={**reply.message, "tool_calls": [{"id": "a", "function": function}]}
+            )
+
+    model = Odd(Script("", "5"))
 
     async def main():
         async with serving(model) as (_, [address]):
@@ -148,4 +158,4 @@ def test_arguments_that_are_no_object_are_an_empty_one_and_come_back_as_the_poli
             await post(address, PATH, body(messages=[USER, turn, {"role": "user", "content": [result]}]))
 
     asyncio.run(main())
-    assert model.nodes[1].parent is model.nodes[0]
+    assert model.asked[1]["messages"][1]["tool_calls"][0]["function"]["arguments"] == "[1]"

@@ -12,23 +12,12 @@ from corerl_gateway.options import EndpointOptions
 
 pytest.importorskip("corerl_fsdp")
 PAGE = (Path(__file__).parents[3] / "docs" / "endpoint.md").read_text()
-CHATS = f"""
-import sys
-from corerl import hookimpl
-
-@hookimpl(tryfirst=True)
-def make_chats(config, tokenizer):
-    sys.path.insert(0, {str(Path(__file__).parent)!r})
-    from gateway_toys import ToyChat
-    return ToyChat
-"""
 CONFIG = """
 model: {path: model}
 data: {train_files: [data/train.parquet], train_batch_size: 4, max_prompt_length: 64, max_response_length: 32}
 actor: {device: cpu, ppo_mini_batch_size: 4}
 rollout: {n: 2}
 trainer: {total_training_steps: 1}
-plugins: {load: [chats.py]}
 """
 
 
@@ -40,7 +29,6 @@ def test_the_example_is_trained_over_http(tmp_path, monkeypatch):
     assert run(["tiny-model", "--out=model", "--corpus=data/train.parquet", *shape]) == 0
     [(name, code)] = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)
     Path(name).write_text(code)
-    Path("chats.py").write_text(CHATS)
     Path("config.yaml").write_text(CONFIG)
     command = re.search(r"^\$ corerl (train .*)$", PAGE, flags=re.MULTILINE)[1]
     assert run(command.split()) == 0

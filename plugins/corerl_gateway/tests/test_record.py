@@ -6,19 +6,20 @@ import random
 import aiohttp
 import pytest
 import torch
-from gateway_toys import Bytes, ToyChat
 from transformers import AutoModelForCausalLM
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.agents import AgentResult
 from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
 from corerl.contracts.rollout_backends import SamplingParams
+from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt
 from corerl.rollout.episodes import AgentEpisodes
 from corerl.rollout.groups import Group
 from corerl.rollout.recorder import Services
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.worker import RolloutWorker
+from corerl_agents.chats import make_chats
 from corerl_gateway.plugin import make_endpoint
 from corerl_testing.tiny_model import END, tiny_model
 
@@ -67,8 +68,9 @@ def played():
         await worker.generate(requests, finished)
 
     async def main():
-        services = Services(ToyChat, make_endpoint(config))
-        episodes = AgentEpisodes(RequestQueue(generate), Bytes(), Talk(), services, 64, 120.0)
+        tokenizer = load_tokenizer(config.model)
+        services = Services(make_chats(config, tokenizer), make_endpoint(config))
+        episodes = AgentEpisodes(RequestQueue(generate), tokenizer, Talk(), services, 64, 120.0)
         groups = [
             Group(
                 Prompt(seed, (1,), [], "acme", "", {}),

@@ -70,7 +70,7 @@ def test_instructions_are_those_of_each_request():
 
 @pytest.mark.parametrize("text", ["It is 5.", CALLS])
 def test_a_stream_has_every_item_from_its_begin_to_its_end(text):
-    events = ask(Recording(Script(text)), PATH, body(stream=True))
+    events = ask(Recording(Script(text)), PATH, body(tools=[TOOL], stream=True))
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
     kinds = [each["type"] for each in events]
     assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"

@@ -2,16 +2,12 @@
 
 import asyncio
 import json
-import re
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
-from gateway_toys import Bytes, Script, ToyChat
+from gateway_toys import CHATS, TOKENIZER, Script
+from test_chat_completions import TOOL
 
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.errors import ConfigError, RequestError
@@ -20,40 +16,14 @@ from corerl_gateway.options import EndpointOptions
 from corerl_gateway.serve import model_of
 from corerl_gateway.served_model import Serving, sampling_of
 from corerl_gateway.serving import read_key
-from corerl_testing.tiny_model import tiny_model
 
-PLUGIN = f"""
-import sys
-from corerl import hookimpl
-
-@hookimpl(tryfirst=True)
-def make_chats(config, tokenizer):
-    sys.path.insert(0, {str(Path(__file__).parent)!r})
-    from gateway_toys import ToyChat
-    return ToyChat
-"""
+pytestmark = pytest.mark.xdist_group("corerl serve")
 
 
 def post(url, body, key="corerl"):
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=30) as answer:
         return json.load(answer)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """The base URL of a tiny model that ``corerl serve`` serves; it ends by Ctrl-C."""
-    plugin = tmp_path_factory.mktemp("serve") / "chats.py"
-    plugin.write_text(PLUGIN)
-    command = [sys.executable, "-m", "corerl", "serve", str(tiny_model()), "--port", "0", "--plugin", str(plugin)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    line = process.stdout.readline()
-    found = re.search(r"at (http://127\.0\.0\.1:\d+/v1), key 'corerl'", line)
-    assert found, line + process.communicate(timeout=10)[0]
-    yield found[1]
-    process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=30)
-    assert process.returncode == 0 and printed.endswith("stopped\n"), printed  # libraries may warn before
 
 
 def chat(served, **more):
@@ -129,14 +99,14 @@ def test_sampling_is_that_of_the_request_within_its_ranges():
 
 def test_calls_of_different_requests_have_different_ids():
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    serving = Serving(Script(call + call), Bytes(), ToyChat, SamplingParams(99), 2000)
-    replies = [asyncio.run(serving({}).chat([{"role": "user", "content": "x"}])) for _ in range(3)]
+    serving = Serving(Script(call + call), TOKENIZER, CHATS, SamplingParams(99), 2000)
+    replies = [asyncio.run(serving({}).chat([{"role": "user", "content": "x"}], tools=[TOOL])) for _ in range(3)]
     assert len({each["id"] for reply in replies for each in reply.message["tool_calls"]}) == 6
 
 
 def test_a_request_has_the_room_that_its_tokens_leave():
     script = Script("x" * 50)
-    serving = Serving(script, Bytes(), ToyChat, SamplingParams(99), 20)
+    serving = Serving(script, TOKENIZER, CHATS, SamplingParams(99), 20)
     sampled = asyncio.run(serving({}).generate(list(b"y" * 15)))
     assert (len(sampled.token_ids), sampled.finish_reason) == (5, "length")
     with pytest.raises(ApiError, match="has 20 tokens, and 20 are served"):

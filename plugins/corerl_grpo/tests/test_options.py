@@ -16,6 +16,9 @@ NUMBERS = {
             "clip_ratio_c": ([1.0 + 1e-9, 1e9], [1.0]),
         },
         "gspo": {"clip_ratio_low": ([TINY, 1.0], [0.0, 1.0 + 1e-9]), "clip_ratio_high": ([TINY, 1e9], [0.0])},
+        "luspo": {"clip_ratio_low": ([TINY, 1.0], [0.0, 1.0 + 1e-9]), "clip_ratio_high": ([TINY, 1e9], [0.0])},
+        "vespo": {name: ([0.0, 1e9], [-TINY]) for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
+        "a2po": {"beta": ([TINY, 1e9], [0.0])},
         "gmpo": {"clip_ratio_low": ([TINY, 1e9], [0.0]), "clip_ratio_high": ([TINY, 1e9], [0.0])},
         "cispo": {"clip_ratio_low": ([TINY, 1.0], [0.0, 1.0 + 1e-9]), "clip_ratio_high": ([TINY, 1e9], [0.0])},
         "sapo": {"tau_pos": ([TINY, 1e9], [0.0]), "tau_neg": ([TINY, 1e9], [0.0])},
@@ -43,6 +46,8 @@ NUMBERS = {
     },
     "advantage_estimators": {
         "gpg": {"f_norm": ([TINY, 1e9], [0.0])},
+        "tpo": {"eta": ([TINY, 1e9], [0.0])},
+        "a2po_group": {"beta": ([TINY, 1e9], [0.0])},
         "reinforce_plus_plus": {"gamma": ([0.0, 1.0], [-TINY, 1.0 + 1e-9])},
     },
 }

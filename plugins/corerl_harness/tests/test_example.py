@@ -1,13 +1,15 @@
-"""The example with a scripted agent, in a short form: a real training through the endpoint, one program an episode."""
+"""The examples in a short form: real trainings through the endpoint, one program an episode."""
 
 import json
 from pathlib import Path
 
 import pytest
+from test_isolation import needs_bubblewrap
 
 from corerl.cli.main import run
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "agents-harness"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLE = EXAMPLES / "agents-harness"
 
 
 @pytest.fixture
@@ -38,3 +40,23 @@ def test_the_example_trains(parts, tmp_path):
     last = steps[-1].get("metrics", steps[-1])
     assert last["agent/failed/ratio"] == 0.0 and last["agent/turns/mean"] == 2.0
     assert last["harness/exit_code/ratio"] == 0.0 and last["harness/seconds/mean"] > 0
+
+
+@needs_bubblewrap
+def test_the_example_with_harbor_s_tasks_trains(parts, tmp_path):
+    example = EXAMPLES / "agents-harbor"
+    assert run(["prepare", "harbor", "--path", str(example / "tasks"), "--out", str(tmp_path / "tasks")]) == 0
+    short = ["trainer.total_training_steps=1", "rollout.n=2", f"data.train_files=[{tmp_path}/tasks/train.parquet]"]
+    assert run(["train", str(example / "config.yaml"), *parts, *short]) == 0
+    [log] = tmp_path.glob("run/**/metrics.jsonl")
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert last["agent/failed/ratio"] == 0.0 and last["agent/turns/mean"] == 1.0
+
+
+def test_one_command_of_five_solves_each_task_of_the_cold_start():
+    from runpy import run_path
+
+    example = EXAMPLES / "agents-harbor"
+    commands = run_path(str(example / "data.py"))["COMMANDS"]
+    assert sorted(commands) == sorted(each.name for each in (example / "tasks").iterdir())
+    assert {len(each) for each in commands.values()} == {5}

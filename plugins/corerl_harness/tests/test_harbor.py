@@ -23,10 +23,10 @@ def task(tmp_path):
 
 def test_tasks_become_rows(tmp_path):
     assert run(["prepare", "harbor", "--path", str(TASKS), "--out", str(tmp_path)]) == 0
-    first, second = pq.read_table(tmp_path / "train.parquet").to_pylist()
+    first, *_, last = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert (
         first["prompt"][0]["content"].startswith("The file numbers.txt")
-        and second["reward_model"]["ground_truth"] == "fix-greeting"
+        and last["reward_model"]["ground_truth"] == "fix-greeting"
     )
     assert first["extra_info"]["harbor"] == str(TASKS / "add-numbers") and first["extra_info"]["agent_seconds"] == 60.0
 
@@ -71,7 +71,7 @@ def info(task):
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("name", ["add-numbers", "fix-greeting"])
+@pytest.mark.parametrize("name", ["add-numbers", "copy-file", "count-lines", "fix-greeting"])
 def test_a_solution_is_rewarded_and_an_idle_agent_is_not(play, name):
     solution = (TASKS / name / "solution" / "solve.sh").read_text()
     solved = play("sh solve.sh", isolation="bubblewrap", info={**info(TASKS / name), "files": {"solve.sh": solution}})

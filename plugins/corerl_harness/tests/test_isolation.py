@@ -162,3 +162,17 @@ def test_keys_are_in_no_command_line(tmp_path):
         assert not any("the-key" in word for word in started.words)
         assert "the-key" in started.environment.values() and "the-key" not in repr(started)
     assert os.environ.get("OPENAI_API_KEY") != "the-key"
+
+
+@pytest.mark.parametrize("isolation", ["docker", "podman", "apptainer"])
+def test_an_image_keeps_its_own_path(isolation, tmp_path):
+    from corerl_harness.folder import Folder
+    from corerl_harness.surroundings import surroundings_of
+
+    folder = Folder(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path)
+    made = surroundings_of(HarnessOptions("true", isolation=isolation), folder, "image", "name", 60.0)
+    started = made.start(["true"], {"PATH": "/of/the/machine", "LANG": "C"})
+    given = {*started.words, *(f"{name}={value}" for name, value in started.environment.items())}
+    assert not any("PATH=/of/the/machine" in word for word in given) and "PATH" not in started.words
+    if isolation != "apptainer":
+        assert made.again() == [isolation, "restart", "-t", "0", "name"]

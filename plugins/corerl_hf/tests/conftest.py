@@ -1,12 +1,20 @@
 """Tiny models of several architectures, and backends that run them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MixtralConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl_hf.backend import HfBackend
@@ -19,10 +27,14 @@ CONFIGS: dict[str, Any] = {
     "qwen3": Qwen3Config,
     "llama": LlamaConfig,
     "gemma3": Gemma3TextConfig,  # every other layer sees 8 tokens only
+    "qwen3_moe": Qwen3MoeConfig,
+    "mixtral": MixtralConfig,
 }
 EXTRA: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},
     "gemma3": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16, "mlp_only_layers": [0]},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 
 
@@ -69,9 +81,9 @@ def make_backend(model_dirs: dict[str, Path]) -> Iterator[Callable[..., HfBacken
     """Backends by architecture and options; closed at the end."""
     made: list[HfBackend] = []
 
-    def make(name: str = "qwen2", device: str = "cpu", **options: Any) -> HfBackend:
-        model = ModelConfig(path=str(model_dirs[name]))
-        made.append(HfBackend(model, RolloutConfig(), device=device, options=HfOptions(**options)))
+    def make(name: str = "qwen2", device: str = "cpu", record: Sequence[str] = (), **options: Any) -> HfBackend:
+        model, rollout = ModelConfig(path=str(model_dirs[name])), RolloutConfig(record=list(record))
+        made.append(HfBackend(model, rollout, device=device, options=HfOptions(**options)))
         return made[-1]
 
     yield make

@@ -1,5 +1,9 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
+import functools
+import sys
+from pathlib import Path
+
 import torch
 from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
 from megatron.core.dist_checkpointing.strategies import torch as library
@@ -14,9 +18,12 @@ from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_megatron.weights import Weights
-from corerl_testing.training_ranks import RankJobs
+from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch
 from corerl_torch.loading import load_model
 from corerl_torch.weights.names import as_in_files
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "corerl_fsdp" / "tests"))
+from rank_jobs import chosen_experts
 
 
 class Jobs(RankJobs):
@@ -55,6 +62,44 @@ class Jobs(RankJobs):
 
         return {"read": same(strategy.weights_table.stream()), "given": same(strategy.weights())}
 
+    def replay(self, job):
+        """Outputs and gradients of the gates, with experts that are replayed, of megatron-core and of ``torch``.
+
+        megatron-core's experts run on the CPU but for their gates, which move their weights to a CUDA device.
+        """
+        spec = self.spec(job)
+        options = MegatronOptions(logits_chunk_size=3, **job["layout"])
+        meta = load_model(spec.model, "lm", device="meta", dtype=torch.float32)
+        facts = ModelFacts.read("model.path", meta.config.to_dict())
+        ranks = parallel.lay_out("cpu", options, "actor.strategy")
+        (piece,) = model.build(spec, options, ranks, facts, meta)
+        true = SingleDeviceStrategy(spec, TorchOptions(logits_chunk_size=None))
+        source = dict(as_in_files(true.model.config, true.model.named_parameters()))
+        first = torch.distributed.get_rank() == 0
+        Weights([piece], facts, meta, ranks, "lm").fill(source if first else None, "cpu", torch.float32)
+        routers = [layer.mlp.router for layer in piece.decoder.layers]
+        for router in routers:
+            router.gating = functools.partial(_gating, router)
+        batch, found = rank_batch(), {}
+        if job["experts"] is not None:
+            batch.columns["experts"] = chosen_experts(batch, *job["experts"])
+        objective, outputs = AllOutputs(), []
+        for rows in torch.arange(len(batch)).split(3):
+            own = batch.select(rows)
+            outputs.append(piece(own, objective.wanted))
+            objective(outputs[-1], own).loss.backward()
+            expected = true.token_model(own, objective.wanted)
+            objective(expected, own).loss.backward()
+            found["log_probs"] = max(found.get("log_probs", 0.0), _apart(outputs[-1].log_probs, expected.log_probs))
+        gates = [layer.mlp.gate for layer in true.model.model.layers]
+        for router, gate in zip(routers, gates, strict=True):
+            gradient = router.weight.grad
+            if options.context_parallel_size > 1:
+                torch.distributed.all_reduce(gradient)
+            found["gradient"] = max(found.get("gradient", 0.0), _apart(gradient, gate.weight.grad))
+            found["size"] = float(gate.weight.grad.norm())
+        return found
+
     def round_trip(self, job):
         """Weights in and out of a model that is not run: so with layouts, too, that the CPU has no schedule for."""
         options = MegatronOptions(**job["layout"])
@@ -73,6 +118,14 @@ class Jobs(RankJobs):
             write_as_megatron(pieces, folder)
         same = all(torch.equal(tensor, source[name]) for name, tensor in streamed.items())
         return {"same": same and streamed.keys() == source.keys(), "own": len(weights_table.parameters)}
+
+
+def _gating(router, states):
+    return torch.nn.functional.linear(states.float(), router.weight.float())
+
+
+def _apart(given, true):
+    return float((given - true).abs().max())
 
 
 def write_as_megatron(pieces, folder):

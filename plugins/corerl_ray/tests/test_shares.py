@@ -66,6 +66,15 @@ def test_unequal_rows_are_dealt_out_longest_first():
     assert [rows.tolist() for rows in balance(torch.tensor([100, 90, 10, 20]), 2)] == [[0, 2], [1, 3]]
 
 
+def test_groups_stay_on_one_rank_if_that_is_balanced():
+    groups = torch.tensor([0, 1, 2, 0, 1, 2, 3, 3])
+    shares = balance(torch.tensor([30, 10, 20, 30, 11, 20, 35, 4]), 2, groups)
+    assert [rows.tolist() for rows in shares] == [[0, 1, 3, 4], [2, 5, 6, 7]]
+    scattered = balance(torch.tensor([50, 10, 5, 50, 11, 5, 5, 4]), 2, groups)
+    assert sorted(row for rows in scattered for row in rows.tolist()) == list(range(8))
+    assert all(0 in groups[rows] for rows in scattered)  # the group of two thirds of the tokens is divided
+
+
 def test_a_large_batch_is_cut_without_copying():
     batch = experience([(5, 7)] * 64)
     first, second = split(batch, 2).shares

@@ -1,8 +1,11 @@
 """Requests in SGLang's words, and why they ended."""
 
+import base64
+
+import numpy as np
 import pytest
 
-from corerl_sglang_engine.requests import finish_reason
+from corerl_sglang_engine.requests import finish_reason, routed_experts
 
 ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 
@@ -22,3 +25,10 @@ ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 )
 def test_a_response_that_ends_with_a_stop_token_was_stopped(asked: dict, tokens: list[int], given: str, reason: str):
     assert finish_reason(asked, tokens, given) == reason
+
+
+def test_experts_are_read_from_sglangs_text():
+    given = np.arange(24, dtype=np.int32).reshape(3, 4, 2)
+    assert routed_experts(base64.b64encode(given.tobytes()).decode(), 4, 2).tolist() == given.tolist()
+    with pytest.raises(ValueError, match="reshape"):
+        routed_experts(base64.b64encode(given.tobytes()).decode(), 5, 2)

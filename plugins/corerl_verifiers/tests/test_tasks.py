@@ -96,10 +96,11 @@ def play(library, tiny_tokenizer_dir):
     open_agents, models = [], []
     [*rows] = TaskData(TaskDataOptions("corerl_sums", train_size=3)).generate()["train"]
 
-    def played(*answers, harness="corerl_again", turns=None, places=(1,), again=1, **options):
+    def played(*answers, harness="corerl_again", turns=None, places=(1,), again=1, parser=None, **options):
         pins = {"id": harness} | ({"turns": turns} if turns else {})
         env = {"agent": {"harness": pins}}
-        given = TaskOptions({"id": "corerl_sums"}, env=env, renderer={"name": "default"}, **options)
+        renderer = {"name": "default", "tool_parser": parser}
+        given = TaskOptions({"id": "corerl_sums"}, env=env, renderer=renderer, **options)
         config = SimpleNamespace(model=SimpleNamespace(path=str(tiny_tokenizer_dir)))
         agent = VerifiersAgent(AgentContext(config, None), options=given)
         open_agents.append(agent)
@@ -163,7 +164,7 @@ def test_a_reward_function_that_raises_is_an_error_of_the_episode(play):
 def test_a_harness_of_the_library_plays(play, harness):
     if not shutil.which("uv") or not os.environ.get("CORERL_VERIFIERS_HARNESSES"):
         pytest.skip("the library's harnesses install packages: set CORERL_VERIFIERS_HARNESSES=1")
-    [result], [model] = play("2", harness=harness)
+    [result], [model] = play("2", harness=harness, parser="qwen3")
     assert result.error is None and result.reward == 1.0 and len(model.requests) == 1
 
 

@@ -2,8 +2,8 @@
 
 No model runs: tokens and log-probs are a function of the request and the place. Memory is short, so that requests are
 preempted, one request is aborted, and all are preempted once by ``reset_prefix_cache``. Prints a line of JSON for each
-scheduler, first without and then with late tokens: the responses, the tokens that later requests find in the prefix
-cache, and how many tokens vLLM's own function took in.
+scheduler, without and with late tokens, and with experts: the responses, the tokens that later requests find in the
+prefix cache, and how many tokens vLLM's own function took in.
 """
 
 import json
@@ -62,6 +62,30 @@ def token(name: str, place: int) -> int:
     return random.Random(f"{name} {place}").randrange(STOP, 100)
 
 
+class Routed:
+    """In place of vLLM's connector of experts: the only expert of a token is its place.
+
+    A preempted request goes on behind the tokens whose experts were given.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[str, int] = {}
+
+    def build_connector_meta(self, *asked: Any) -> None:
+        return None
+
+    def request_finished(self, request: Any) -> None:
+        return None
+
+    def reset(self) -> None:
+        return None
+
+    def take_output(self, request: Any, output: Any) -> Any:
+        start, end = self.given.get(request.request_id, 0), request.num_tokens - 1
+        self.given[request.request_id] = end
+        return np.arange(start, end, dtype=np.uint8).reshape(-1, 1, 1)
+
+
 def sampled(scheduler: Any, step: Any, is_sampled: dict[str, bool]) -> ModelRunnerOutput:
     """A token for each request whose prompt is computed, with a log-prob of its own."""
     names = list(step.num_scheduled_tokens)
@@ -76,12 +100,13 @@ def sampled(scheduler: Any, step: Any, is_sampled: dict[str, bool]) -> ModelRunn
         logprobs=LogprobsLists(ids, log_probs, ids[:, 0], None),
         prompt_logprobs_dict={},
         pooler_output=[],
+        **({"aux_output_connector_output": {"": None}} if getattr(scheduler, "aux_output_connector", None) else {}),
     )
 
 
 def generate(scheduler: Any, requests: list[Request], late: int, disturb: bool) -> dict[str, Any]:
-    """What is reported of each request: tokens, log-probs, and why it ended."""
-    found: dict[str, Any] = defaultdict(lambda: ([], [], []))
+    """What is reported of each request: tokens, log-probs, why it ended, and experts."""
+    found: dict[str, Any] = defaultdict(lambda: ([], [], [], []))
     for request in requests:
         scheduler.add_request(request)
     running: deque[Any] = deque()
@@ -98,11 +123,13 @@ def generate(scheduler: Any, requests: list[Request], late: int, disturb: bool) 
         assert steps < 1000, "no end"
         for told in scheduler.update_from_output(step, sampled(scheduler, step, is_sampled)).values():
             for output in told.outputs:
-                tokens, log_probs, ends = found[output.request_id]
+                tokens, log_probs, ends, experts = found[output.request_id]
                 tokens += output.new_token_ids
                 if output.new_logprobs is not None:
                     log_probs += output.new_logprobs.logprobs[:, 0].tolist()
                     assert output.new_logprobs.logprob_token_ids[:, 0].tolist() == output.new_token_ids
+                if output.routed_experts is not None:
+                    experts += output.routed_experts[:, 0, 0].tolist()
                 if output.finished:
                     ends.append(str(output.finish_reason))
         if disturb and steps == 30:
@@ -113,8 +140,10 @@ def generate(scheduler: Any, requests: list[Request], late: int, disturb: bool) 
     return {name: found[name] for name in sorted(found)}
 
 
-def run(kind: Any, late: int) -> dict[str, Any]:
+def run(kind: Any, late: int, *, routed: bool) -> dict[str, Any]:
     scheduler = make(kind, bool(late))
+    if routed:
+        scheduler.aux_output_connector = Routed()
     taken = []
     original = scheduler._update_request_with_output
 
@@ -142,6 +171,11 @@ def run(kind: Any, late: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     init_none_hash(sha256)
-    for late, kinds in ((0, (Scheduler, GatheringScheduler)), (1, (AsyncScheduler, GatheringAsyncScheduler))):
+    asynchronous = AsyncScheduler, GatheringAsyncScheduler
+    for late, routed, kinds in (
+        (0, False, (Scheduler, GatheringScheduler)),
+        (1, False, asynchronous),
+        (1, True, asynchronous),
+    ):
         for kind in kinds:
-            print(json.dumps({"late": late, **run(kind, late)}))
+            print(json.dumps({"late": late, "routed": routed, **run(kind, late, routed=routed)}))

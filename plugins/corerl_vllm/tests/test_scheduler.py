@@ -25,11 +25,22 @@ def test_a_token_amid_a_block_needs_no_asking(printed: dict[str, list[dict[str, 
 def test_appended_tokens_give_the_responses_and_the_cache_of_vllms_own_scheduler(
     printed: dict[str, list[dict[str, Any]]], late: int
 ) -> None:
-    own, appending = (line for line in printed["appended_tokens.py"] if line["late"] == late)
+    lines = (line for line in printed["appended_tokens.py"] if not line["routed"])
+    own, appending = (line for line in lines if line["late"] == late)
     assert appending["responses"] == own["responses"] and len(own["responses"]) == 23
-    assert {end for _, _, ends in own["responses"].values() for end in ends} == {"stop", "length"}
+    assert {end for _, _, ends, _ in own["responses"].values() for end in ends} == {"stop", "length"}
     assert appending["cached"] == own["cached"] and appending["free"] == own["free"]
     assert appending["taken"] < own["taken"] / 5
+
+
+def test_experts_of_held_back_tokens_are_reported_with_them(printed: dict[str, list[dict[str, Any]]]) -> None:
+    """Of each token that was read, prompt included, in order; also after a preemption by an update."""
+    own, gathering = (line for line in printed["appended_tokens.py"] if line["routed"])
+    assert gathering["responses"] == own["responses"]
+    for number, (tokens, _, _, experts) in enumerate(gathering["responses"].values()):
+        assert len(tokens) > 0 and experts == list(range(len(experts))), number
+    read = {name: len(each[3]) - len(each[0]) for name, each in gathering["responses"].items()}
+    assert read == {name: int(name.split()[1]) + 4 for name in read}  # prompts of 5 tokens and more
 
 
 @pytest.fixture(scope="module")
@@ -42,5 +53,5 @@ def printed(engine_python: str) -> dict[str, list[dict[str, Any]]]:
         command = [engine_python, str(folder / name)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         lines[name] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        assert len(lines[name]) == 4, done.stderr
+        assert len(lines[name]) == {"blocks_of_requests.py": 4, "appended_tokens.py": 6}[name], done.stderr
     return lines

@@ -56,3 +56,13 @@ class Examined(Protocol):
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding | CoreRLError]:
         """Findings and errors about this part, which ``key`` selects: a missing engine, too few GPUs."""
         ...
+
+
+@runtime_checkable
+class ServedOptions(Protocol):
+    """Options of a rollout backend whose model another server serves."""
+
+    @property
+    def served_by(self) -> str:
+        """The server's address; responses of different servers are not mixed in one file."""
+        ...

@@ -14,6 +14,7 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     yield from _check_workers(config, parts)
     yield from _check_batches(config, parts)
     yield from _check_kl(config, parts)
+    yield from _check_zero_advantage(config, parts)
     yield from _check_rollout_correction(config, parts)
     yield from _check_sampling(config)
     yield from _check_record(config, parts)
@@ -39,6 +40,9 @@ def _check_record(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
         if column not in backend.facts.records:
             known = ", ".join(backend.facts.records) or "no column of tokens"
             yield ConfigError("rollout.record", f"'{backend.name}' cannot record '{column}'; it records {known}")
+    strategy = parts.strategy.entry
+    if "experts" in config.rollout.record and "experts" not in strategy.facts.replays:
+        yield ConfigError("rollout.record", f"strategy '{strategy.name}' cannot replay 'experts': remove it")
 
 
 def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
@@ -83,6 +87,20 @@ def _check_batches(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 def _check_kl(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     if parts.kl_loss is not None and config.actor.kl_loss_coef == 0:
         yield ConfigError("actor.kl_loss_coef", "is 0, so actor.use_kl_loss would run the reference model for nothing")
+
+
+def _check_zero_advantage(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    if config.actor.zero_advantage != "skip":
+        return
+    loss, why = parts.policy_loss.entry, ""
+    if not loss.facts.zero_at_zero_advantage:
+        why = f"the policy loss '{loss.name}' gives a gradient to rows without an advantage"
+    elif parts.kl_loss is not None:
+        why = "actor.use_kl_loss gives a gradient to rows without an advantage"
+    elif config.actor.entropy_coeff:
+        why = "actor.entropy_coeff gives a gradient to rows without an advantage"
+    if why:
+        yield ConfigError("actor.zero_advantage", f"skip would change the gradient: {why}; use train")
 
 
 def _check_rollout_correction(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

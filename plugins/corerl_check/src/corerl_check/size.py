@@ -18,6 +18,8 @@ class ModelSize:
         vocabulary: 1 of a critic.
         bytes: of a number in the dtype of compute.
         stores_scores: attention keeps its matrix of scores (``eager``).
+        routed_bytes: of the chosen experts of one token (column ``experts``); 0 if they cannot be recorded.
+        unrouted: the reason for that; '' if they can.
     """
 
     parameters: int
@@ -34,6 +36,8 @@ class ModelSize:
     bytes: int
     positions: int
     stores_scores: bool = False
+    routed_bytes: int = 0
+    unrouted: str = ""
 
     @property
     def cache_bytes(self) -> int:
@@ -52,8 +56,10 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
     """
     import torch
 
+    from corerl.errors import ModelError
     from corerl.models import compute_dtype
     from corerl_torch.loading import load_model
+    from corerl_torch.routers import Routers
 
     dtype = compute_dtype(model, device)
     built = load_model(model, head, device="meta", dtype=dtype)
@@ -64,6 +70,11 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
     heads = config.num_attention_heads
     experts = getattr(config, "num_experts_per_tok", None)
     width = getattr(config, "moe_intermediate_size", None) if experts else None
+    routed_bytes, unrouted = 0, ""
+    try:
+        routed_bytes = Routers(built).bytes
+    except ModelError as error:
+        unrouted = str(error)
     trained = parameters
     if model.lora_rank:
         names = model.target_modules
@@ -93,4 +104,6 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         bytes=dtype.itemsize,
         positions=getattr(config, "max_position_embeddings", 0) or 0,
         stores_scores=model.attn_implementation == "eager",
+        routed_bytes=routed_bytes,
+        unrouted=unrouted,
     )

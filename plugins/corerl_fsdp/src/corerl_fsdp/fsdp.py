@@ -17,7 +17,7 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import Output, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
@@ -29,6 +29,7 @@ from corerl_torch import lora, ranks, sequence_parallel
 from corerl_torch.loading import model_shape
 from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule
+from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
@@ -63,21 +64,15 @@ class FsdpStrategy:
         self._rest()
 
     @torch.no_grad()
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         with ranks.deadline("forward", self.options.timeout):
             self._wake()
-            results: dict[str, Tensor] = {}
+            columns = Columns(batch.response_mask.shape)
             for rows in self._cuts(batch):
-                outputs = self._run(batch.select(rows), wanted) if len(rows) else self._run(_idle_batch(), wanted)
-                for name in wanted:
-                    part: Tensor = getattr(outputs, name)
-                    if name not in results:
-                        results[name] = torch.zeros(*batch.response_mask.shape, *part.shape[2:])
-                    if len(rows):
-                        results[name][rows, : part.shape[1]] = part.cpu()
+                columns.add(rows, self._run(batch.select(rows) if len(rows) else _idle_batch(), wanted))
             self.token_model.reshard()
             self._rest()
-        return TokenOutputs(**results)
+        return columns.outputs()
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         with ranks.deadline("update", self.options.timeout):
@@ -181,9 +176,10 @@ class FsdpStrategy:
             ranks.gather,
             packed=self.options.use_remove_padding,
             sharing=self.options.ulysses_sequence_parallel_size,
+            trie=self.token_model.trie(batch),
         )
 
-    def _run(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def _run(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         outputs: TokenOutputs = self.token_model(batch.to(self.spec.device), wanted)
         return outputs
 

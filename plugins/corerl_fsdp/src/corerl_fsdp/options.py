@@ -1,12 +1,14 @@
 """Options of the training strategies; they import no torch."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.contracts.config import ModelConfig
-from corerl_check import ModelSize, TrainingShare, whole
+from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.errors import ConfigError
+from corerl_check import Finding, Machine, ModelSize, TrainingShare, finding, whole
 
 BYTES_PER_LOGIT = 12.0, 4.0
 """bytes of a logit's copies at a time, without and with compilation"""
@@ -17,6 +19,11 @@ class TorchOptions:
     """Options of strategy ``torch``, beyond those of every strategy."""
 
     use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; without computing padding")
+    share_prefixes: bool | None = option(
+        None,
+        "compute common prefixes of packed rows once, such as a group's prompt; null: if the model and its attention "
+        "can, and no ranks share rows",
+    )
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )
@@ -38,6 +45,25 @@ class TorchOptions:
             logit_positions=self.logits_chunk_size,
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
+
+    @property
+    def unshared(self) -> str:
+        """Why rows cannot share prefixes, as far as the options say; '' if they can."""
+        return "" if self.use_remove_padding else "among padded rows (use_remove_padding=false)"
+
+    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding | ConfigError]:
+        """For `corerl check`: the tokens of a group whose rows are as long as the config allows."""
+        if self.unshared and self.share_prefixes:
+            yield ConfigError(f"{key}.share_prefixes", f"prefixes cannot be shared {self.unshared}")
+        n, prompt, response = config.rollout.n, config.data.max_prompt_length, config.data.max_response_length
+        if n > 1 and not self.unshared and self.share_prefixes is not False and key == "actor.strategy":
+            rows, shared = n * (prompt + response), prompt + n * response
+            yield finding(
+                "note",
+                f"{key}.share_prefixes",
+                f"a prompt is computed once for its {n} responses: at most {prompt} + {n} x {response} = {shared:,} "
+                f"tokens a group instead of {rows:,}, {rows / shared:.1f} times fewer",
+            )
 
 
 @dataclass(frozen=True)
@@ -84,3 +110,9 @@ class FsdpOptions(TorchOptions):
             optimizer_apart=self.optimizer_offload,
             context=self.ulysses_sequence_parallel_size,
         )
+
+    @property
+    def unshared(self) -> str:
+        ranks = self.ulysses_sequence_parallel_size
+        among = f"if {ranks} ranks share the tokens of a row (ulysses_sequence_parallel_size)"
+        return super().unshared or (among if ranks > 1 else "")

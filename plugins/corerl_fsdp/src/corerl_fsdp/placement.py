@@ -59,6 +59,7 @@ def sharded_model(
         model,
         spec,
         use_remove_padding=options.use_remove_padding,
+        share_prefixes=options.share_prefixes,
         logits_chunk_size=options.logits_chunk_size,
         compiled=options.compile,
         sequence=sequence,

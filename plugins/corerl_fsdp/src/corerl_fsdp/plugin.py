@@ -14,6 +14,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "torch",
         "corerl_fsdp.single_device:SingleDeviceStrategy",
         options="corerl_fsdp.options:TorchOptions",
+        replays=("experts",),
         read_checkpoint="corerl_fsdp.reading:read_single",
         summary="one device, CPU or CUDA; AdamW",
     )
@@ -21,6 +22,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "fsdp",
         "corerl_fsdp.fsdp:FsdpStrategy",
         options="corerl_fsdp.options:FsdpOptions",
+        replays=("experts",),
         distributed=True,
         read_checkpoint="corerl_fsdp.reading:read_sharded",
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",

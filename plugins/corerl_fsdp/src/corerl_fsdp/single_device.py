@@ -14,7 +14,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
@@ -25,6 +25,7 @@ from corerl_torch import lora
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
+from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Sums
 from corerl_torch.tokenizers import load_tokenizer
@@ -41,7 +42,6 @@ class SingleDeviceStrategy:
         self.spec, self.rounding = spec, RoundingLoss()
         options = self.options = options or TorchOptions()
         lora.check_export(spec, options.lora_export)
-        self.packed = options.use_remove_padding
         self.compute_dtype = compute_dtype(spec.model, spec.device)
         dtype = lora.weights_dtype(spec)
         self.model = load_model(spec.model, spec.head, device=spec.device, dtype=dtype, seed=spec.seed)
@@ -51,6 +51,7 @@ class SingleDeviceStrategy:
             self.model,
             spec,
             use_remove_padding=options.use_remove_padding,
+            share_prefixes=options.share_prefixes,
             logits_chunk_size=options.logits_chunk_size,
             compiled=options.compile,
             bitwise=options.bitwise,
@@ -64,20 +65,15 @@ class SingleDeviceStrategy:
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
 
     @torch.no_grad()
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
-        results: dict[str, Tensor] = {}
-        for rows in micro_batches(batch.lengths, self.spec.micro_batching, packed=self.packed):
-            outputs = self._forward(batch.select(rows).to(self.spec.device), wanted)
-            for name in wanted:
-                part: Tensor = getattr(outputs, name)
-                if name not in results:
-                    results[name] = torch.zeros(*batch.response_mask.shape, *part.shape[2:])
-                results[name][rows, : part.shape[1]] = part.cpu()
-        return TokenOutputs(**results)
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        columns = Columns(batch.response_mask.shape)
+        for rows in self._cuts(batch):
+            columns.add(rows, self._forward(batch.select(rows).to(self.spec.device), wanted))
+        return columns.outputs()
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         sums = Sums()
-        for rows in micro_batches(mini_batch.lengths, self.spec.micro_batching, packed=self.packed):
+        for rows in self._cuts(mini_batch):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
             output.loss.backward()  # type: ignore[no-untyped-call]
@@ -142,7 +138,12 @@ class SingleDeviceStrategy:
             self.model.save_pretrained(folder, state_dict=dict(self._weights(self.compute_dtype)))
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
-    def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def _cuts(self, batch: Experience) -> list[Tensor]:
+        """The rows of each micro-batch."""
+        packed = self.options.use_remove_padding
+        return micro_batches(batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch))
+
+    def _forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         with self._autocast():
             outputs: TokenOutputs = self.token_model(batch, wanted)
         return outputs

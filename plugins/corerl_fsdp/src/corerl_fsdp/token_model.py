@@ -1,22 +1,24 @@
 """A transformers model whose outputs are numbers for each response token."""
 
-import contextlib
-from collections.abc import Collection, Iterator
+import functools
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
 from corerl_torch import layout, packed_attention
+from corerl_torch import layout, outputs, packed_attention, tries
+from corerl_torch.output_layer import logits_of
+from corerl_torch.routers import Replay
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
-    TokenStatistics,
     in_chunks,
     log_distribution,
     of_distribution,
@@ -33,11 +35,15 @@ class TokenModel(torch.nn.Module):
     Args:
         model: a transformers causal language model, or a token classification model with one label (``spec.head``).
         use_remove_padding: rows are packed end to end.
+        share_prefixes: common prefixes of packed rows are computed once; None: if possible.
         logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, which
             computes them again; None: all.
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
         bitwise: the operations of :mod:`corerl_torch.bitwise`.
+
+    Raises:
+        ConfigError: the model or its attention cannot keep packed rows apart, or cannot share prefixes.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class TokenModel(torch.nn.Module):
         spec: StrategySpec,
         *,
         use_remove_padding: bool,
+        share_prefixes: bool | None = None,
         logits_chunk_size: int | None,
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
@@ -54,15 +61,31 @@ class TokenModel(torch.nn.Module):
         super().__init__()
         self.model = model
         self.head = spec.head
+        self.replay = Replay.of(model, spec)
         self.temperature = spec.temperature
+        self.shares_prefixes = tries.shares(
+            False if bitwise and share_prefixes is None else share_prefixes,
+            model,
+            spec.model.attn_implementation,
+            packs=use_remove_padding,
+            ranks=sequence.size if sequence else 1,
+        )
         self.layout = layout.packed if use_remove_padding else layout.padded
+        if self.shares_prefixes:
+            self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
         self.compiled, self.sequence = compiled, sequence
         if compiled:
             for layer in decoder_layers(model):
                 layer.forward = torch.compile(layer.forward, dynamic=True)
         if bitwise:
-            invariant.check(spec.model, spec.device, compiled=compiled, ranks_share_rows=sequence is not None)
+            invariant.check(
+                spec.model,
+                spec.device,
+                compiled=compiled,
+                ranks_share_rows=sequence is not None,
+                shares_prefixes=self.shares_prefixes,
+            )
             invariant.use(model)
         elif use_remove_padding:
             by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
@@ -73,7 +96,7 @@ class TokenModel(torch.nn.Module):
                 outside_graphs=compiled and (sequence is not None or not by_kernel),
             )
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.
 
         Args:
@@ -81,40 +104,59 @@ class TokenModel(torch.nn.Module):
         """
         whole = self.layout(batch)
         share = self.sequence.slice(whole) if self.sequence else None
-        inputs, positions, real = share.layout if share else whole
+        inputs, positions, real, tokens = share.layout if share else whole
+        if self.replay:
+            self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
         body = self.model.base_model(**inputs, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
-        targets = layout.response_tokens(batch, real)
-        values = self._values(hidden, targets[share.own] if share else targets, type(body), wanted)
+        own = share.own if share else slice(None)
+        values = self._values(hidden, batch, real, own, type(body), wanted)
         if self.sequence and share:
             values = {name: self.sequence.gather(value, share.counts) for name, value in values.items()}
-        return TokenOutputs(**{name: layout.by_response(value, real) for name, value in values.items()})
+        return outputs.token_outputs(values, real)
 
-    def _values(self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]) -> dict[str, Tensor]:
-        """The wanted outputs of (N, K) hidden states, (N, ...) each."""
+    def trie(self, batch: Experience) -> tries.Trie | None:
+        """The rows as a trie if their prefixes are shared."""
+        return tries.Trie.of(batch) if self.shares_prefixes else None
+
+    def _values(
+        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, answer: type, wanted: Collection[Wanted]
+    ) -> dict[str, Tensor]:
+        """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
         if self.head == "value":
             return {"values": self._head(hidden, answer).squeeze(-1).float()}
-        if "vocabulary_log_probs" in wanted:
-            return of_distribution(log_distribution(self._head(hidden, answer), self.temperature), targets, wanted)
+        values = {"hidden_states": hidden} if "hidden_states" in wanted else {}
+        named = {name for name in wanted if isinstance(name, str)} - {"hidden_states"}
+        targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
+        if "vocabulary_log_probs" in named:
+            distribution = log_distribution(self._head(hidden, answer), self.temperature)
+            values |= of_distribution(distribution, targets, named)
+            named = set()
 
-        def statistics(hidden: Tensor, targets: Tensor) -> TokenStatistics:
-            return token_statistics(
-                self._head(hidden, answer),
-                targets,
-                self.temperature,
-                entropy="entropy" in wanted,
-                sum_pi_squared="sum_pi_squared" in wanted,
-                compiled=self.compiled,
-            )
+        def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
+            logits = self._head(hidden, answer)
+            further = outputs.results(wanted, logits, batch, places, functools.partial(self._head, answer=answer))
+            return further | (self._statistics(logits, targets, named) if named else {})
 
-        return in_chunks(statistics, hidden, targets, self.logits_chunk_size, wanted)
+        if named or outputs.functions(wanted):
+            size = outputs.chunk_size(self.logits_chunk_size, wanted)
+            values |= in_chunks(statistics, (hidden, targets, places), size)
+        return values
+
+    def _statistics(self, logits: Tensor, targets: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
+        statistics = token_statistics(
+            logits,
+            targets,
+            self.temperature,
+            entropy="entropy" in wanted,
+            sum_pi_squared="sum_pi_squared" in wanted,
+            compiled=self.compiled,
+        )
+        return {name: value for name, value in statistics._asdict().items() if name in wanted}
 
     def _head(self, hidden: Tensor, answer: type) -> Tensor:
         """(N, V) logits of the hidden states (N, K), with all operations of the model after its body."""
-        places = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
-        with _answering(self.model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
-            logits: Tensor = self.model(input_ids=places, use_cache=False).logits
-        return logits.squeeze(0)
+        return logits_of(self.model, hidden, answer)
 
 
 def decoder_layers(model: Any) -> list[Any]:
@@ -139,13 +181,3 @@ def recompute_activations(model: Any) -> None:
         model.activation_checkpointing_enable(options)
     else:
         model.gradient_checkpointing_enable(options)
-
-
-@contextlib.contextmanager
-def _answering(body: Any, answer: Any) -> Iterator[None]:
-    """Replace a module's output by ``answer``."""
-    body.forward = lambda *arguments, **named: answer
-    try:
-        yield
-    finally:
-        del body.forward

@@ -8,6 +8,8 @@ from corerl.errors import ConfigError
 
 KEY = "rollout.multi_turn.endpoint"
 LOOPBACK = "127.0.0.1"
+OPEN_KEY = "corerl"
+"""the key of ``corerl serve`` on the loopback, without ``--api-key-env``"""
 
 
 @dataclass

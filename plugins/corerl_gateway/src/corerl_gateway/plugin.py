@@ -1,4 +1,4 @@
-"""The endpoint of a run, its options, and the command ``serve``."""
+"""The endpoint of a run, its options, the command ``serve``, and the rollout backends of other servers."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
-    from corerl.contracts.agents import Endpoint
+    from corerl.contracts.agents import ChatFactory, Endpoint
     from corerl.contracts.commands import Command
-    from corerl.contracts.config import TrainConfig
+    from corerl.contracts.config import ModelConfig, TrainConfig
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
     from corerl.errors import RequestError
     from corerl_gateway.options import EndpointOptions
+    from corerl_gateway.remote.text_tokens import TextTokenizer
 
 
 def read_options(config: "TrainConfig") -> "EndpointOptions":
@@ -30,6 +32,42 @@ def read_options(config: "TrainConfig") -> "EndpointOptions":
 @hookimpl
 def register_commands(register: "Register[Command]") -> None:
     register("serve", "corerl_gateway.serve:serve", summary="Serve a model for HTTP clients.")
+
+
+@hookimpl
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
+    register(
+        "remote",
+        "corerl_gateway.remote.tokens:remote",
+        options="corerl_gateway.remote.options:RemoteOptions",
+        summary="a model of corerl serve or vLLM, by tokens over HTTP, for corerl generate",
+    )
+    register(
+        "openai",
+        "corerl_gateway.remote.completions:openai",
+        options="corerl_gateway.remote.options:OpenAIOptions",
+        summary="a model of any server with OpenAI's chat completions, for corerl generate",
+    )
+
+
+@hookimpl
+def load_tokenizer(model: "ModelConfig") -> "TextTokenizer | None":
+    from corerl_gateway.remote.names import PREFIX
+
+    if not model.path.startswith(PREFIX):
+        return None
+    from corerl_gateway.remote.text_tokens import TextTokenizer
+
+    return TextTokenizer()
+
+
+@hookimpl(tryfirst=True)
+def make_chats(config: "TrainConfig") -> "ChatFactory | None":
+    if config.rollout.name != "openai":
+        return None
+    from corerl_gateway.remote.chats import make_chats
+
+    return make_chats(config)
 
 
 @hookimpl

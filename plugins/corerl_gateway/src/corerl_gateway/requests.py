@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from aiohttp import web
 
 from corerl.contracts.agents import Model
-from corerl.errors import CoreRLError, DataError
+from corerl.errors import CoreRLError, DataError, RefusedError, TooLongError
 from corerl_gateway.dialects.exchange import Exchange, dump
 from corerl_gateway.dialects.routes import ROUTES, ModelList, dialect_of, split
 from corerl_gateway.errors import ApiError
@@ -145,6 +145,9 @@ async def _ask(exchange: Exchange, model: Model) -> bytes:
         raise
     except DataError as error:
         raise ApiError(400, str(error), code="refused_by_template") from error
+    except RefusedError as error:
+        code = "context_length_exceeded" if isinstance(error, TooLongError) else "refused"
+        raise ApiError(400, str(error), code=code) from error
     except CoreRLError as error:
         raise ApiError(500, str(error), code="run_error") from error
     except Exception as error:

@@ -26,13 +26,11 @@ from corerl.terminal import echo
 from corerl.trainer.build import rollout_role
 from corerl_check.requirements import require_engine
 from corerl_gateway.endpoint import HttpEndpoint, model_list
-from corerl_gateway.options import KEY, EndpointOptions
+from corerl_gateway.options import KEY, OPEN_KEY, EndpointOptions
 from corerl_gateway.plugin import read_options
 from corerl_gateway.served_model import Serving
 from corerl_gateway.sessions import Session
 
-OPEN_KEY = "corerl"
-"""the key on the loopback, without ``--api-key-env``"""
 LEAST_KEY = 16
 """characters of a key"""
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
     from corerl.contracts.kl_types import KLType
     from corerl.contracts.policy_losses import PolicyLoss
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.scorers import Scorer
 
 ON_POLICY = Claims("surrogate")
 """of a loss: the policy gradient at the policy that sampled"""
@@ -38,6 +40,13 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         needs={"groups"},
         claims=Claims("baseline-biased", factor="(n - 1) / n"),
         summary="score minus the group's mean (Dr. GRPO, 2503.20783)",
+    )
+    register(
+        "grpo_batch_std",
+        f"{package}.grpo_batch_std:grpo_batch_std",
+        needs={"groups"},
+        claims=Claims("surrogate", factor=""),
+        summary="score minus the group's mean, over the batch's deviation (ScaleRL, 2510.13786)",
     )
     register(
         "grpo_passk",
@@ -113,6 +122,29 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         claims=Claims("baseline-biased", factor=""),
         summary="return minus, at each token, the group's mean return weighted by gradient energy (2602.07078)",
     )
+    register(
+        "tpo",
+        f"{package}.tpo:tpo",
+        options=f"{package}.options:TpoOptions",
+        needs={"groups"},
+        claims=Claims("surrogate", factor=""),
+        summary="target minus old probability of a response within its group (Target Policy Optimization, 2604.06159)",
+    )
+    register(
+        "a2po",
+        f"{package}.a2po:a2po",
+        options=f"{package}.options:A2poOptions",
+        claims=Claims("unbiased"),
+        summary="score minus the optimal value of the prompt under the reference (A*-PO, 2505.20686)",
+    )
+    register(
+        "a2po_group",
+        f"{package}.a2po_group:a2po_group",
+        options=f"{package}.options:A2poGroupOptions",
+        needs={"groups"},
+        claims=Claims("surrogate", factor=""),
+        summary="score minus the log-mean-exp of the group's scores (after A*-PO, 2505.20686)",
+    )
 
 
 @hookimpl
@@ -124,6 +156,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:VanillaOptions",
         metrics=(CLIPPED, Metric("actor/pg_clipfrac_lower", "share", "trained tokens held by the dual clip")),
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="PPO clip with two widths and the dual clip (1707.06347, 1912.09729, 2503.14476)",
     )
     register(
@@ -132,7 +165,26 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:GspoOptions",
         metrics=(Metric("actor/pg_clipfrac", "share", "trained tokens in clipped responses"),),
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="PPO clip on the ratio of the whole sequence (GSPO, 2507.18071)",
+    )
+    register(
+        "luspo",
+        f"{package}.luspo:luspo",
+        options=f"{package}.options:LuspoOptions",
+        metrics=(Metric("actor/pg_clipfrac", "share", "trained tokens in clipped responses"),),
+        claims=ON_POLICY,
+        zero_at_zero_advantage=True,
+        summary="PPO clip on the ratio of the whole sequence, for a loss that grows with length (LUSPO, 2602.05261)",
+    )
+    register(
+        "vespo",
+        f"{package}.vespo:vespo",
+        options=f"{package}.options:VespoOptions",
+        metrics=(Metric("actor/vespo_weight", "", "mean of phi: 1 on-policy, 0 without gradient"),),
+        claims=ON_POLICY,
+        zero_at_zero_advantage=True,
+        summary="policy gradient with a smooth weight of the whole sequence's ratio (VESPO, 2602.10693)",
     )
     register(
         "gmpo",
@@ -140,6 +192,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:GmpoOptions",
         metrics=(CLIPPED,),
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="geometric mean of the clipped ratios of a sequence (GMPO, 2507.20673)",
     )
     register(
@@ -148,6 +201,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:GmpoOptions",
         metrics=(CLIPPED,),
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="another name of gmpo (GMPO, 2507.20673)",
     )
     register(
@@ -156,6 +210,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:CispoOptions",
         metrics=(WEIGHT_CLIPPED,),
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="policy gradient with a clipped importance weight (MiniMax-M1, 2506.13585)",
     )
     register(
@@ -164,6 +219,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:SapoOptions",
         metrics=(Metric("actor/gate", "", "mean slope of the gate, 4 p (1 - p): 1 on-policy, 0 without gradient"),),
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="sigmoid gate on the ratio (SAPO, 2511.20347)",
     )
     register(
@@ -173,6 +229,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         select_tokens=f"{package}.clip_cov:select_tokens",
         metrics=(CLIPPED, Metric("actor/clip_cov_frac", "share", "trained tokens drawn to have no gradient")),
         claims=Claims("surrogate", factor=""),
+        zero_at_zero_advantage=True,
         summary="PPO clip, a few tokens of high covariance without gradient (2505.22617)",
     )
     register(
@@ -188,6 +245,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         "gpg",
         f"{package}.gpg:gpg",
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="plain policy gradient (GPG, 2504.02546)",
     )
     register(
@@ -196,6 +254,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:DppoTvOptions",
         metrics=OUT_OF_BOUND,
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="trust region by total variation, on the sampled token (DPPO, 2602.04879)",
     )
     register(
@@ -204,6 +263,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:DppoKlOptions",
         metrics=OUT_OF_BOUND,
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="trust region by KL divergence, on the sampled token (DPPO, 2602.04879)",
     )
     register(
@@ -220,6 +280,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         options=f"{package}.options:ReinforceOptions",
         metrics=(WEIGHT_CLIPPED,),
         claims=ON_POLICY,
+        zero_at_zero_advantage=True,
         summary="policy gradient with a capped importance weight (Williams 1992, IMPALA 1802.01561)",
     )
     register(
@@ -230,6 +291,35 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         metrics=(Metric("actor/teacher_kl", "nats", "mean of log pi_old - log pi_ref: the reverse KL to the teacher"),),
         claims=Claims("surrogate", "minus the KL to the teacher"),
         summary="on-policy distillation from the reference model (GKD, 2306.13649)",
+    )
+    register(
+        "a2po",
+        f"{package}.a2po:a2po",
+        options=f"{package}.options:A2poOptions",
+        needs={"ref"},
+        metrics=(
+            Metric("actor/implicit_reward", "", "mean of beta R, the log-ratio of the response to the reference"),
+        ),
+        claims=Claims("surrogate", factor=""),
+        summary="squared distance of the response's log-ratio from its optimal advantage (A*-PO, 2505.20686)",
+    )
+
+
+@hookimpl
+def register_presets(register: "Register[Preset]") -> None:
+    register(
+        "scalerl",
+        "corerl_grpo.presets:scalerl",
+        summary="CISPO, mean over prompts, the batch's deviation, prompts without spread dropped (ScaleRL, 2510.13786)",
+    )
+
+
+@hookimpl
+def register_scorers(register: "Register[Scorer]") -> None:
+    register(
+        "optimal_value",
+        "corerl_grpo.optimal_value:optimal_value",
+        summary="extra_info's optimal_value, a part of the score for the advantage estimator a2po (2505.20686)",
     )
 
 

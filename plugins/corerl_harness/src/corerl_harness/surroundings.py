@@ -96,7 +96,8 @@ class Apptainer(Plain):
         ):
             mounts += ["--bind", f"{outer}:{inner}:{mode}"]
         options = ["--containall", "--cleanenv", "--pid", "--writable-tmpfs", *mounts, "--pwd", INSIDE]
-        given = {f"APPTAINERENV_{name}": value for name, value in environment.items() if name != "HOME"}
+        kept = {name: value for name, value in environment.items() if name not in ("HOME", "PATH")}  # the image's own
+        given = {f"APPTAINERENV_{name}": value for name, value in kept.items()}
         line = ["apptainer", "exec", *options, *self._options.container_arguments, self._image, *words]
         return Started(line, client_environment() | given, str(folder.work))
 
@@ -146,7 +147,7 @@ class Container:
 
     def again(self) -> list[str]:
         """Words that end all processes in the container and keep its files."""
-        return [self.options.isolation, "restart", "--time", "0", self.name]
+        return [self.options.isolation, "restart", "-t", "0", self.name]  # docker 28 renamed --time to --timeout
 
     def end(self) -> list[str]:
         """Words that remove the container."""

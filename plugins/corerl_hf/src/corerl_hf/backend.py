@@ -1,6 +1,7 @@
 """Rollout backend ``hf``: a transformers model in the trainer's process."""
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from corerl_hf.options import HfOptions
 from corerl_hf.weights import Weights
 from corerl_torch import bitwise
 from corerl_torch.loading import load_causal_lm
+from corerl_torch.routers import COLUMN, Routers
 
 MAX_PREFILL_TOKENS = {"cpu": 512, "cuda": 32768}
 
@@ -110,6 +112,9 @@ class HfBackend:
         if options.bitwise:
             bitwise.check(model, device)
             bitwise.use(self._model)
+        self._routers = Routers(self._model) if COLUMN in rollout.record else None
+        if self._routers:
+            self._routers.record()
         self._weights = Weights(self._model, options.weight_rounding)
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
         self._version = 0
@@ -239,14 +244,21 @@ class HfBackend:
             raise RunError(f"the rollout backend hf cannot generate: {self._not_ready}")
         requests = [call.requests[number] for call, number in joint.numbered]
         for rows in plan_batches(requests, self._max_batch_size):
-            batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=joint.aborted)
+            batch = Batch(
+                self._model,
+                rows,
+                max_prefill_tokens=self._max_prefill_tokens,
+                aborted=joint.aborted,
+                routers=self._routers,
+            )
             batch.bitwise = self._bitwise
             going = True
             while going:
                 going = batch.advance()
                 for index, completion in batch.responses.take_finished(self._version).items():
                     call, number = joint.numbered[rows[index].number]
-                    call.add(number, rows[index].sample, completion)
+                    columns = {**completion.columns, **batch.columns(index, len(completion.token_ids))}
+                    call.add(number, rows[index].sample, dataclasses.replace(completion, columns=columns))
                 yield
 
 

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from corerl.contracts.token_columns import TokenValues
 from corerl_hf.batching import Row
+from corerl_hf.experts import Experts
 from corerl_hf.responses import Responses
 from corerl_hf.sampling import Sampler, SamplingArrays, row_key, uniforms
 from corerl_hf.sequences import Sequences
+from corerl_torch.routers import COLUMN, Routers
 from corerl_torch.token_statistics import log_distribution
 
 STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 8}
@@ -34,6 +37,7 @@ class Batch:
         rows: the responses to generate.
         max_prefill_tokens: prompt tokens computed at a time.
         aborted: ids of requests to end; may grow during generation, and is read for every token.
+        routers: those of the model that record their choices; None: none does.
 
     Attributes:
         responses: the generated tokens so far, in the order of ``rows``.
@@ -42,8 +46,17 @@ class Batch:
 
     bitwise = False
 
-    def __init__(self, model: Any, rows: Sequence[Row], *, max_prefill_tokens: int, aborted: AbstractSet[str]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        rows: Sequence[Row],
+        *,
+        max_prefill_tokens: int,
+        aborted: AbstractSet[str],
+        routers: Routers | None = None,
+    ) -> None:
         self._model, self._rows, self._aborted = model, rows, aborted
+        self._routers, self._experts = routers, Experts([], [])
         self._max_prefill_tokens = max_prefill_tokens
         self._aborts_seen = 0
         params = [row.request.sampling for row in rows]
@@ -73,11 +86,17 @@ class Batch:
             values = torch.stack(probs).cpu().numpy()
             log_probs = values if self.bitwise else np.log(values)
         self.responses.add(self._live, torch.stack(tokens).cpu().numpy(), log_probs)
+        self._experts.add(self._live, self._sequences.step_experts)
+        self._sequences.step_experts = []
         self._last_tokens = tokens[-1]
         going = self.responses.going[self._live]
         if going.any() and len(going) - going.sum() >= DROP_SHARE * len(going):
             self._keep(self._sequences, _fill_holes(going))
         return bool(going.any())
+
+    def columns(self, row: int, length: int) -> dict[str, TokenValues]:
+        """The recorded columns of a row with ``length`` response tokens."""
+        return {COLUMN: self._experts.of(row, length)} if self._routers and self._sequences else {}
 
     def _going(self) -> bool:
         """End aborted rows; returns whether any row is unfinished."""
@@ -91,13 +110,16 @@ class Batch:
         """The rows' prompts; each distinct prompt is computed once."""
         numbers: dict[tuple[int, ...], int] = {}
         prompt_of_row = [numbers.setdefault(tuple(row.request.prompt_ids), len(numbers)) for row in self._rows]
-        return Sequences(
+        sequences = Sequences(
             self._model,
             list(numbers),
             prompt_of_row,
             max_new_tokens=self.responses.remaining(),
             max_prefill_tokens=self._max_prefill_tokens,
+            routers=self._routers,
         )
+        self._experts = Experts(sequences.prompt_experts, prompt_of_row)
+        return sequences
 
     def _draw(self, sequences: Sequences, logits: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Tokens and their probabilities, with ``bitwise`` log-probs, (live rows,) each, for the next few steps."""

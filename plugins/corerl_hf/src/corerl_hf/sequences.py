@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from corerl_hf.kv_cache import has_only_full_attention, join_caches, make_cache, select_rows
+from corerl_torch.routers import Routers
 
 
 class Sequences:
@@ -21,9 +22,12 @@ class Sequences:
         prompt_of_row: index into ``prompts`` for each row, in ascending order.
         max_new_tokens: largest number of appended tokens.
         max_prefill_tokens: prompt tokens computed at a time.
+        routers: those of the model that record their choices; None: none does.
 
     Attributes:
         logits: (rows, vocabulary) of each row's first new token.
+        prompt_experts: the routers' choices for each distinct prompt, (tokens, layers, top_k).
+        step_experts: those of each step, (rows, layers, top_k).
     """
 
     def __init__(
@@ -34,8 +38,11 @@ class Sequences:
         *,
         max_new_tokens: int,
         max_prefill_tokens: int,
+        routers: Routers | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._routers = model, routers
+        self.prompt_experts: list[Tensor] = []
+        self.step_experts: list[Tensor] = []
         self._only_full_attention = has_only_full_attention(model.config)
         caches, logits, rows = [], [], []
         for group in self._groups([len(prompt) for prompt in prompts], max_prefill_tokens):
@@ -60,6 +67,8 @@ class Sequences:
         mask = None if self._mask is None else self._mask[..., : self._columns]
         logits = _forward(self._model, self._cache, tokens[:, None], self._positions, mask)
         self._positions += 1
+        if self._routers:
+            self.step_experts.append(self._routers.taken())
         return logits
 
     def select(self, rows: Tensor) -> None:
@@ -89,11 +98,18 @@ class Sequences:
         padded = min(map(len, prompts)) < columns
         cache = make_cache(self._model.config)
         width = max(1, max_tokens // len(prompts))
+        experts: list[Tensor] = []
         for start in range(0, columns, width):
             end = min(start + width, columns)
             mask = positions[:, :end] >= 0 if padded else None
             chunk = slice(start, end)
             logits = _forward(self._model, cache, ids[:, chunk], positions[:, chunk].clamp(min=0), mask)
+            if self._routers:
+                taken = self._routers.taken()
+                experts.append(taken.view(len(prompts), end - start, *taken.shape[1:]))
+        if experts:
+            whole = torch.cat(experts, dim=1)
+            self.prompt_experts += [row[-len(prompt) :] for row, prompt in zip(whole, prompts, strict=True)]
         return cache, logits
 
     def _step_mask(self, mask: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ packed rows. Both are replaced through the layer's specification, megatron-core'
 """
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ class PackedRows(PackedSeqParams):  # type: ignore[misc]
         longest: tokens of the longest row.
         cosine, sine: (own tokens, 1, head size).
         sharing: the context-parallel ranks.
+        begin: called by each layer before its router runs.
     """
 
     bounds: Tensor | None = None
@@ -39,6 +41,7 @@ class PackedRows(PackedSeqParams):  # type: ignore[misc]
     cosine: Tensor | None = None
     sine: Tensor | None = None
     sharing: SequenceGroup | None = None
+    begin: Callable[[], None] | None = None
 
 
 class PackedAttention(nn.Module):
@@ -65,6 +68,8 @@ class PackedAttention(nn.Module):
         """(own tokens, heads · head size) from (own tokens, heads, head size) each; key and value may have fewer."""
         rows = packed_seq_params
         assert rows.cosine is not None and rows.sine is not None and rows.bounds is not None
+        if rows.begin is not None:
+            rows.begin()
         rotated = (_rotate(each, rows.cosine, rows.sine) for each in (query, key))
         query, key, value = (each.transpose(0, 1).unsqueeze(0) for each in (*rotated, value))
         if rows.sharing is not None:

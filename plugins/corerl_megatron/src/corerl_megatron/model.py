@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
@@ -27,11 +27,12 @@ from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
+from corerl_megatron.router_replay import StageReplay
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
 from corerl_torch import layout
+from corerl_torch.outputs import token_outputs
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
-    TokenStatistics,
     in_chunks,
     log_distribution,
     of_distribution,
@@ -73,6 +74,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         )
         self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
         self.ranks, self.rotary = ranks, rotary
+        self.replay = StageReplay.of(self, spec, ranks)
         if self.post_process:
             own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
             starts = [min(rank * own, vocabulary) for rank in range(ranks.tensor.size + 1)]
@@ -84,14 +86,17 @@ class Stage(GPTModel):  # type: ignore[misc]
                 device = None if config.use_cpu_initialization else torch.cuda.current_device()
                 self.score = nn.Linear(config.hidden_size, 1, dtype=config.params_dtype, device=device)
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> Tensor | TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> Tensor | TokenOutputs:
         """On the last stage the wanted outputs, as from a strategy's forward; otherwise the next stage's input."""
         whole = _multiple(layout.packed(batch), self.ranks, self.config.sequence_parallel)
         sharing = self.ranks.tokens
         share = sharing.slice(whole) if sharing else None
-        inputs, positions, real = share.layout if share else whole
+        inputs, positions, real, tokens = share.layout if share else whole
         hidden = self.embedding(input_ids=inputs["input_ids"], position_ids=None) if self.pre_process else None
-        hidden = self.decoder(hidden, None, packed_seq_params=self._rows(inputs, sharing))
+        rows = self._rows(inputs, sharing)
+        if self.replay:
+            rows.begin = self.replay.beginning(self.replay.choices(batch, tokens))
+        hidden = self.decoder(hidden, None, packed_seq_params=rows)
         if not self.post_process:
             passed_on: Tensor = hidden
             return passed_on
@@ -101,7 +106,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         values = self._values(hidden[:, 0][positions], targets[share.own] if share else targets, wanted)
         if sharing and share:
             values = {name: sharing.gather(value, share.counts) for name, value in values.items()}
-        return TokenOutputs(**{name: layout.by_response(value, real) for name, value in values.items()})
+        return token_outputs(values, real)
 
     def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
         like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
@@ -115,21 +120,24 @@ class Stage(GPTModel):  # type: ignore[misc]
             sharing=sharing,
         )
 
-    def _values(self, hidden: Tensor, targets: Tensor, wanted: Collection[Output]) -> dict[str, Tensor]:
+    def _values(self, hidden: Tensor, targets: Tensor, wanted: Collection[Wanted]) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, (N, ...) each."""
         if self.head == "value":
             return {"values": self.score(hidden).squeeze(-1).float()}
-        if "vocabulary_log_probs" in wanted:
-            return of_distribution(self._distribution(hidden), targets, wanted)
+        names = {each for each in wanted if isinstance(each, str)}
+        if "vocabulary_log_probs" in names:
+            return of_distribution(self._distribution(hidden), targets, names)
 
-        def statistics(hidden: Tensor, targets: Tensor) -> TokenStatistics:
+        def statistics(hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
             logits = self._logits(hidden)
             named = {"entropy": "entropy" in wanted, "sum_pi_squared": "sum_pi_squared" in wanted}
             if self.part.group is None:
-                return token_statistics(logits, targets, self.temperature, **named)
-            return vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
+                values = token_statistics(logits, targets, self.temperature, **named)
+            else:
+                values = vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
+            return {name: value for name, value in values._asdict().items() if name in names}
 
-        return in_chunks(statistics, hidden, targets, self.chunk_size, wanted)
+        return in_chunks(statistics, (hidden, targets), self.chunk_size)
 
     def _distribution(self, hidden: Tensor) -> Tensor:
         """(N, V) log-probs of the whole vocabulary."""
@@ -266,4 +274,5 @@ def _multiple(whole: layout.Layout, ranks: Layout, sequence_parallel: bool) -> l
     end = inputs["input_ids"].shape[1]
     inputs["cu_seq_lens_q"] = nn.functional.pad(inputs["cu_seq_lens_q"], (0, 1), value=end)
     inputs["max_length_q"] = max(inputs["max_length_q"], missing)
-    return layout.Layout(inputs, whole.positions, whole.real)
+    tokens = nn.functional.pad(whole.tokens, (0, missing), value=-1)
+    return layout.Layout(inputs, whole.positions, whole.real, tokens)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
+from corerl_torch.outputs import flat
 
 
 def run(
@@ -40,7 +41,7 @@ def run(
             loss, kept = finish(batch, output)
             return kept if loss is None else (loss, torch.zeros((), dtype=torch.int, device=device), kept)
 
-        return next(each for each in output if each is not None), end
+        return next(iter(flat(output).values())), end
 
     schedule: Any = get_forward_backward_func()
     kept: list[Any] = schedule(

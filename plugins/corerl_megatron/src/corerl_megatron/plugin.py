@@ -15,6 +15,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "megatron",
         "corerl_megatron.strategy:MegatronStrategy",
         options="corerl_megatron.options:MegatronOptions",
+        replays=("experts",),
         distributed=True,
         read_checkpoint="corerl_megatron.reading:read",
         summary="tensor, pipeline, context and expert parallel (megatron-core); AdamW",

@@ -16,7 +16,7 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import ARCHITECTURE, StrategySpec
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
@@ -39,6 +39,7 @@ from corerl_torch import ranks as world
 from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
 from corerl_torch.micro_batches import lockstep_micro_batches
+from corerl_torch.outputs import flat, grouped
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
@@ -82,7 +83,7 @@ class MegatronStrategy:
         self._weights, self._gradients, self._state = Storages(), Storages(keep=False), Storages()
         self._rest()
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         with world.deadline("forward", self.options.timeout), torch.no_grad():
             self._weights.restore()
             cuts = self._cuts(batch)
@@ -95,7 +96,7 @@ class MegatronStrategy:
                 device=self.spec.device,
             )
             results: dict[str, Tensor] = {}
-            for name in sorted(wanted):
+            for name in sorted(each for each in wanted if isinstance(each, str)):
                 vocabulary = (self.meta.config.vocab_size,) if name == "vocabulary_log_probs" else ()
                 whole = torch.zeros(*batch.response_mask.shape, *vocabulary, device=self.spec.device)
                 for rows, outputs in zip(cuts, kept, strict=False):
@@ -107,7 +108,7 @@ class MegatronStrategy:
                     dist.broadcast(whole, pipe.global_rank(pipe.size - 1), group=pipe.group)
                 results[name] = whole.cpu()
             self._rest()
-        return TokenOutputs(**results)
+        return grouped(results)
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         with world.deadline("update", self.options.timeout):
@@ -256,7 +257,7 @@ class MegatronStrategy:
 
         def finish(micro_batch: Experience, outputs: TokenOutputs) -> tuple[Tensor, Any]:
             if micro_batch.loss_weights is None:  # no rows
-                nothing = next(each for each in outputs if each is not None).sum() * 0.0
+                nothing = next(iter(flat(outputs).values())).sum() * 0.0
                 return nothing, None
             output = objective(outputs, micro_batch.to(self.spec.device))
             return output.loss, output

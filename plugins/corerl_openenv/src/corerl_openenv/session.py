@@ -5,6 +5,7 @@ A message is ``{"type": "reset" | "step" | "close", "data": …}``; an answer is
 """
 
 import asyncio
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from websockets.exceptions import InvalidHandshake, WebSocketException
 
 MIB = 1 << 20
 CLOSE_SECONDS = 5.0
+SERVER_CLOSE_SECONDS = 1.0
 
 
 class ServerError(Exception):
@@ -91,6 +93,8 @@ class Session:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._connection.send(json.dumps({"type": "close"}))
+                with contextlib.suppress(TimeoutError):  # the server closes first: closed by both, it logs an error
+                    await asyncio.wait_for(self._connection.wait_closed(), SERVER_CLOSE_SECONDS)
                 await self._connection.close()
         except (TimeoutError, WebSocketException, OSError):
             self._connection.transport.abort()

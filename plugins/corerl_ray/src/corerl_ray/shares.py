@@ -11,6 +11,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
 from corerl_torch.balance import balance
+from corerl_torch.outputs import flat, grouped
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def split(value: Any, ranks: int) -> Split:
         TypeError: ``value`` is neither.
     """
     if isinstance(value, Experience):
-        return Split(value, tuple(Share(value, rows) for rows in balance(value.lengths, ranks)))
+        return Split(value, tuple(Share(value, rows) for rows in balance(value.lengths, ranks, value.group_ids)))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return Split(value, tuple(Share(value, torch.arange(len(value))[rank::ranks]) for rank in range(ranks)))
     raise TypeError(f"only an Experience or a sequence can be split by data-parallel rank, not {type(value).__name__}")
@@ -94,18 +95,17 @@ def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], sh
         parts: each (b, t, ...), with the rows ``rows`` first; later rows are dropped.
         shape: (B, T) of the whole; missing columns of a part are 0.
     """
-    if len(parts) == 1 and all(tensor is None or tensor.shape[:2] == tuple(shape) for tensor in parts[0]):
+    columns = [flat(part) for part in parts]
+    if len(parts) == 1 and all(tensor.shape[:2] == tuple(shape) for tensor in columns[0].values()):
         return parts[0]
     joined: dict[str, Tensor] = {}
-    for name in TokenOutputs._fields:
-        tensors = [getattr(part, name) for part in parts]
-        if tensors[0] is None:
-            continue
+    for name in columns[0]:
+        tensors = [each[name] for each in columns]
         whole = torch.zeros(*shape, *tensors[0].shape[2:], dtype=tensors[0].dtype)
         for own, tensor in zip(rows, tensors, strict=True):
             whole[own, : tensor.shape[1]] = tensor[: len(own)]
         joined[name] = whole
-    return TokenOutputs(**joined)
+    return grouped(joined)
 
 
 def join_sequences(parts: Sequence[Sequence[Any]], rows: Sequence[Tensor]) -> list[Any]:

@@ -12,10 +12,12 @@ from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import RequestError
 from corerl.models import compute_dtype
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
+from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_sglang.options import TESTED, SglangOptions
 from corerl_sglang_engine.requests import UNUSED_POSITIONS
+from corerl_torch.routers import COLUMN
 
 KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
 
@@ -36,6 +38,7 @@ OURS = (
     "context_length",
     "dp_size",
     "pp_size",
+    "enable_return_routed_experts",
 )
 """engine arguments that users cannot set"""
 
@@ -53,7 +56,8 @@ class SglangBackend(EngineBackend):
         """
         if device != "cuda":
             raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or use hf or vllm")
-        settings = {"engine_args": engine_arguments(model, rollout, options)}
+        arguments = engine_arguments(model, rollout, options)
+        settings = {"engine_args": arguments, "experts": recorded_experts(model, rollout)}
         environment = engine_environment(model, options)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
 
@@ -81,6 +85,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         "disable_cuda_graph": options.disable_cuda_graph,
         "log_level": "warning",
     }
+    if COLUMN in rollout.record:
+        arguments["enable_return_routed_experts"] = True
     attention = options.attention_backend or ("triton" if dtype is torch.float32 else None)
     if attention is not None:
         arguments["attention_backend"] = attention

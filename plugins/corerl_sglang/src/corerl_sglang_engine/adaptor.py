@@ -5,6 +5,7 @@ import copy
 import json
 from typing import Any
 
+from corerl_engine.experts import ExpertsOf
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.managers.io_struct import (
     AbortReq,
@@ -18,7 +19,7 @@ from sglang.srt.managers.io_struct import (
 from sglang.srt.utils.hf_transformers_utils import get_config, get_context_length, get_hf_text_config
 
 from corerl_sglang_engine import scheduler
-from corerl_sglang_engine.requests import UNUSED_POSITIONS, finish_reason, sampling_params
+from corerl_sglang_engine.requests import UNUSED_POSITIONS, finish_reason, routed_experts, sampling_params
 
 IDLE_SECONDS = 30.0
 
@@ -36,7 +37,8 @@ class WatchedEngine(Engine):  # type: ignore[misc]
 async def start(settings: dict[str, Any]) -> "SglangEngine":
     """Start the engine; returns when it can generate."""
     arguments = settings["engine_args"]
-    engine = SglangEngine(WatchedEngine(**arguments | {"context_length": context_length(arguments)}))
+    experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
+    engine = SglangEngine(WatchedEngine(**arguments | {"context_length": context_length(arguments)}), experts)
     engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
     return engine
 
@@ -67,13 +69,14 @@ class SglangEngine:
 
     dead = EngineDead
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, engine: Any, experts: ExpertsOf | None = None) -> None:
+        self._engine, self._experts = engine, experts
         self._manager = engine.tokenizer_manager
         self._manager.context_len -= UNUSED_POSITIONS  # the limit for requests
         self._asking = asyncio.Lock()
         self.context: int = self._manager.context_len
         self.vocabulary: int = self._manager.model_config.vocab_size
+        self._layers: int = self._manager.model_config.hf_text_config.num_hidden_layers
         self.devices: list[str] = []
         self.parts = [self]
 
@@ -110,6 +113,7 @@ class SglangEngine:
             sampling_params=sampling_params(sample.asked, sample.seed),
             return_logprob=True,
             logprob_start_len=-1,
+            return_routed_experts=self._experts is not None,
         )
         try:
             async for output in self._manager.generate_request(request, None):
@@ -118,6 +122,10 @@ class SglangEngine:
                 sample.token_ids = list(output["output_ids"])[: len(log_probs)]
                 sample.log_probs = log_probs[: len(sample.token_ids)]
                 sample.finish_reason = finish_reason(sample.asked, sample.token_ids, facts["finish_reason"]["type"])
+                if self._experts is not None and facts.get("routed_experts"):
+                    tokens = len(sample.asked["prompt_ids"]) + len(sample.token_ids)
+                    routed = routed_experts(facts["routed_experts"], self._layers, self._experts.top_k)
+                    sample.columns["experts"] = self._experts.column(routed[:tokens], tokens)
         except asyncio.CancelledError:
             self._manager._dispatch_to_scheduler(AbortReq(rid=sample.engine_id))
             raise

@@ -1,7 +1,10 @@
 """Conversion of requests to SGLang's form; imports no SGLang."""
 
+import base64
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 UNUSED_POSITIONS = 2
 """positions at the end of the context for which SGLang generates nothing: its context is longer by this number"""
@@ -18,6 +21,11 @@ def sampling_params(asked: dict[str, Any], seed: int) -> dict[str, Any]:
         "ignore_eos": asked["ignore_eos"],
         "sampling_seed": seed,
     }
+
+
+def routed_experts(text: str, layers: int, top_k: int) -> Any:
+    """(tokens that were read, all layers, top_k) int32, from SGLang's base64 of them."""
+    return np.frombuffer(base64.b64decode(text), np.int32).reshape(-1, layers, top_k)
 
 
 def finish_reason(asked: dict[str, Any], token_ids: Sequence[int], given: str) -> str:

@@ -4,7 +4,6 @@ A tiny policy runs through the core's :class:`PolicyObjective` and :func:`loss_w
 a loss that normalises over the given rows instead of leaving the aggregation to CoreRL.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -117,7 +116,7 @@ def setting(
     random = generator(seed)
     policy = TinyPolicy(dtype, seed)
     batch = _batch(rows, random)
-    batch.loss_weights = loss_weights(batch.response_mask, aggregation, 9)
+    batch.loss_weights = loss_weights(batch.response_mask, aggregation, 9, group_ids=batch.group_ids)
     mask = batch.response_mask
     with torch.no_grad():
         log_probs = policy(batch).log_probs
@@ -177,12 +176,7 @@ def padded(batch: Experience, columns: int) -> Experience:
     """The batch with more columns of padding behind prompts and responses."""
     if not columns:
         return batch
-    changes = {
-        field.name: torch.nn.functional.pad(getattr(batch, field.name), (0, columns))
-        for field in dataclasses.fields(batch)
-        if isinstance(getattr(batch, field.name), Tensor) and getattr(batch, field.name).dim() == 2
-    }
-    return dataclasses.replace(batch, **changes)
+    return batch.map(lambda _, tensor: torch.nn.functional.pad(tensor, (0, columns)) if tensor.dim() == 2 else tensor)
 
 
 def cuts(batch: Experience) -> dict[str, list[Tensor]]:

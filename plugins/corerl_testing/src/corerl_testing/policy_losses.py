@@ -30,6 +30,9 @@ ROWS, WIDTH = 6, 8
 
 def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
+    if selected.entry.facts.of_logits is not None:
+        yield "terms", skipping("its terms are of the results of its of_logits, which this kit does not know")
+        return
     make = partial(example, selected)
     yield from losses.checks(selected, make)
     yield "finite_at_extreme_ratios", partial(in_both_dtypes, _finite_at_extreme_ratios, make)
@@ -40,6 +43,13 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     has_one = selected.entry.facts.select_tokens is not None
     for name, check in _SELECTOR_CHECKS.items():
         yield name, partial(check, selected) if has_one else skipping("it declares no select_tokens")
+    exact = selected.entry.facts.zero_at_zero_advantage
+    yield (
+        "zero_at_zero_advantage",
+        partial(in_both_dtypes, _zero_at_zero_advantage, make)
+        if exact
+        else skipping("it declares no zero_at_zero_advantage"),
+    )
     yield from invariance.checks(selected)
 
 
@@ -61,9 +71,8 @@ def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = R
     }
     if "ref" in selected.entry.needs:
         numbers["ref_log_probs"] = old + noise(0.2)
-    inputs = PolicyLossInputs(
-        response_mask=mask, **{name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
-    )
+    columns: dict[str, Any] = {name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
+    inputs = PolicyLossInputs(response_mask=mask, **columns)
     return with_selection(selected, Case(selected.load(), inputs, "log_probs"))
 
 
@@ -145,6 +154,15 @@ def _gradient_grows_with_the_advantage(case: Case) -> None:
                 f"on-policy, the gradient of a token does not grow with a {'positive' if sign > 0 else 'negative'} "
                 f"advantage: {float(smaller.sum()):.4g} in all with one, {float(larger.sum()):.4g} with a larger one",
             )
+
+
+def _zero_at_zero_advantage(case: Case) -> None:
+    """Rows without an advantage, beside rows with one: `actor.zero_advantage: skip` leaves them out."""
+    without = (torch.arange(len(case.mask)) % 2 == 0)[:, None] & case.mask
+    given = case.given(advantages=case.inputs.advantages.masked_fill(without, 0.0))
+    for what, numbers in (("term", given.terms()), ("gradient", given.gradient()[1])):
+        largest = float(numbers[without].detach().abs().max())
+        expect(not largest, f"a row whose advantages are all 0 has a {what} of {largest:.3g}")
 
 
 def _brings_back_what_moved_away(case: Case) -> None:

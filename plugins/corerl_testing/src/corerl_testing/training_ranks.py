@@ -17,6 +17,7 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec, Tr
 from corerl.errors import CoreRLError
 from corerl_testing.ranks import Job
 from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
+from corerl_testing.trees import tree_batch
 
 VOCABULARY = 50
 
@@ -98,6 +99,12 @@ class RankJobs(ABC):
         rest = {"grad_clip": job.get("grad_clip", 1e6), "head": job.get("head", "lm"), "seed": job.get("seed", 0)}
         return dataclasses.replace(spec, temperature=0.7, **rest)
 
+    def rows(self, job: Job) -> Experience:
+        """The rows of :meth:`agree`."""
+        return (
+            tree_batch(job["trees"], vocabulary=VOCABULARY) if "trees" in job else rank_batch(rows=job.get("rows", 7))
+        )
+
     def build(self, job: Job) -> None:
         """Build it."""
         self.strategy(job)
@@ -105,11 +112,12 @@ class RankJobs(ABC):
     def agree(self, job: Job) -> dict[str, Any]:
         """Forward, one update with its gradient, forward again, weights; after an update if ``warm``.
 
-        With ``start``, the weights before the update too, which ranks must gather.
+        With ``start``, the weights before the update too, which ranks must gather. With ``trees``, on the rows of
+        :func:`~corerl_testing.trees.tree_batch` with this seed.
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
-        experience = share(rank_batch(rows=job.get("rows", 7)), strategy)
+        experience = share(self.rows(job), strategy)
         if job.get("warm"):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}

@@ -12,7 +12,7 @@ from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import LossOutput
 from corerl.contracts.objective import Objective
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import Output, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy, TrainingStrategyFactory
 from corerl.objective import ValueObjective, loss_weights
 from corerl.registry import Selected
@@ -202,15 +202,15 @@ class Reference:
         parts = {name: float(part) for name, part in output.parts.items()}
         return {**parts, **{name: mean.value for name, mean in output.metrics.items()}, "grad_norm": norm}
 
-    def outputs(self, experience: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def outputs(self, experience: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         """(B, T) or (B, T, V) float64, with gradients."""
         width = experience.response_mask.shape[1]
         rows = [
             _outputs_of_row(self.model, prompt, response, self.temperature)
             for prompt, response in split_rows(experience)
         ]
-        whole = {}
-        for name in wanted:
+        whole: dict[str, Any] = {}
+        for name in (each for each in wanted if isinstance(each, str)):
             padded = [
                 torch.cat([row[name], row[name].new_zeros(width - len(row[name]), *row[name].shape[1:])])
                 for row in rows

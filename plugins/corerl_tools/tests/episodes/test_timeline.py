@@ -127,6 +127,18 @@ def test_the_file_is_bounded_in_size(monkeypatch, tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_response_without_an_agent_is_an_episode_of_one_request(tmp_path):
+    prompts, done = [Prompt(0, (1, 2), [], "x", "", {})] * 3, [Completion([1, 4, 5], [0.0] * 3, "length", 0)] * 3
+    clocks = [{"began": 100.0 + row, "sent": 0.5, "answered": 2.0, "scored": 0.25} for row in (0, 1)]
+    rollouts = Rollouts(prompts, done, [""] * 3, [0, 0, 1], None, [*clocks, {}])  # the last one is of a checkpoint
+    trace = timeline(7, rollouts, RESULTS)
+    assert slices(trace, 2000) == [("waiting", 1.0, 0.5), ("scoring", 3.0, 0.25), ("generating", 1.5, 1.5)]
+    request = next(each["args"] for each in trace["traceEvents"] if each["name"] == "generating")
+    assert (request["read"], request["sampled"], request["ended by"]) == (2, 3, "length")
+    assert trace["otherData"]["episodes"] == 2 and of_trace(7, trace)["episodes"][1]["group"] == 0
+    assert write_timeline(tmp_path / "timeline" / "step_000001.json", rollouts, RESULTS)
+
+
 def test_without_clocks_there_is_no_file(tmp_path):
     path = tmp_path / "timeline" / "step_000001.json"
     assert not write_timeline(path, step_of(Episode([True])), RESULTS)

@@ -8,6 +8,9 @@ from torch import Tensor
 IMBALANCE = 1.02
 """the largest share of tokens, over the mean, with which a batch is cut in place"""
 
+GROUP_IMBALANCE = 1.05
+"""that with which groups stay whole: a rank computes their common prefixes once"""
+
 
 def balanced_partitions(lengths: Tensor, count: int) -> list[list[int]]:
     """Row indices of so many parts: the longest row left goes to the part with the fewest tokens.
@@ -25,14 +28,16 @@ def balanced_partitions(lengths: Tensor, count: int) -> list[list[int]]:
     return parts
 
 
-def balance(lengths: Tensor, ranks: int) -> list[Tensor]:
+def balance(lengths: Tensor, ranks: int, group_ids: Tensor | None = None) -> list[Tensor]:
     """Row indices for each rank, ascending, with about the same number of tokens.
 
     Consecutive rows where that is balanced to ``IMBALANCE``, as it is for large batches: such shares are views, and
-    nothing is copied. Otherwise the longest row left goes to the rank with the fewest tokens.
+    nothing is copied. Otherwise the longest group left goes to the rank with the fewest tokens if that is balanced to
+    ``GROUP_IMBALANCE``, and if it is not, the longest row left.
 
     Args:
         lengths: (B,) tokens in each row.
+        group_ids: (B,) int64; None: each row is a group.
     """
     if ranks == 1:
         return [torch.arange(len(lengths))]
@@ -43,4 +48,10 @@ def balance(lengths: Tensor, ranks: int) -> list[Tensor]:
     ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
     if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
         return ranges
+    if group_ids is not None:
+        _, places = torch.unique(group_ids, return_inverse=True)
+        tokens = lengths.new_zeros(int(places.max()) + 1).index_add_(0, places, lengths)
+        parts = balanced_partitions(tokens, ranks)
+        if max(int(tokens[part].sum()) for part in parts) * ranks <= GROUP_IMBALANCE * total:
+            return [torch.isin(places, torch.tensor(part)).nonzero().squeeze(1) for part in parts]
     return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in balanced_partitions(lengths, ranks)]

@@ -27,13 +27,21 @@ ALIGNMENT = 64
 """bytes; kernels of other alignments may sum in another order"""
 
 
-def check(model: ModelConfig, device: str, *, compiled: bool = False, ranks_share_rows: bool = False) -> None:
+def check(
+    model: ModelConfig,
+    device: str,
+    *,
+    compiled: bool = False,
+    ranks_share_rows: bool = False,
+    shares_prefixes: bool = False,
+) -> None:
     """Raise ConfigError for a device, dtype or option without such operations."""
     for wrong, what in (
         (device != "cpu", f"the device {device}: it needs actor.device=cpu"),
         (compute_dtype(model, device) != torch.float32, f"model.dtype={model.dtype}: it needs fp32"),
         (model.lora_rank > 0, "model.lora_rank: the engine gets merged weights, whose products round differently"),
         (compiled, "the strategy's option compile, which rounds differently"),
+        (shares_prefixes, "the strategy's option share_prefixes"),
         (ranks_share_rows, "the strategy's option ulysses_sequence_parallel_size"),
     ):
         if wrong:

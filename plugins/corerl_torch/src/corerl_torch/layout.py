@@ -15,18 +15,20 @@ class Layout(NamedTuple):
         inputs: keyword arguments of the model's forward.
         positions: (N,) int64, index in the flattened inputs that predicts each response token, in row-major order.
         real: (B, T) bool, true on response tokens.
+        tokens: (M,) int64, index of each flattened input in the flattened ``input_ids``; -1 for a filler token.
     """
 
     inputs: dict[str, Any]
     positions: Tensor
     real: Tensor
+    tokens: Tensor
 
 
 def padded(batch: Experience) -> Layout:
     """(B, S - 1): rows are right-padded and attention is causal, so no token sees padding and no mask is needed."""
     inputs = batch.input_ids[:, :-1]
     positions, real = batch.prediction_index(inputs.shape[1])
-    return Layout({"input_ids": inputs}, positions, real)
+    return Layout({"input_ids": inputs}, positions, real, _numbers(batch)[:, :-1].flatten())
 
 
 def packed(batch: Experience) -> Layout:
@@ -53,7 +55,12 @@ def packed(batch: Experience) -> Layout:
         "max_length_q": longest,
         "max_length_k": longest,
     }
-    return Layout(inputs, positions[real], real)
+    return Layout(inputs, positions[real], real, _numbers(batch)[kept])
+
+
+def _numbers(batch: Experience) -> Tensor:
+    """Each token's index in the flattened ``input_ids``."""
+    return torch.arange(batch.input_ids.numel(), device=batch.input_ids.device).view_as(batch.input_ids)
 
 
 def response_tokens(batch: Experience, real: Tensor) -> Tensor:

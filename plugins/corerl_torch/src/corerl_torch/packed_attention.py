@@ -1,7 +1,8 @@
 """Attention over packed rows, registered under a name of its own in transformers.
 
 A mask that separates the rows costs the square of their total length. Here each row attends only to itself: in half
-precision on CUDA with ``torch.nn.attention.varlen``, otherwise row by row. No package beside torch is needed.
+precision on CUDA with ``torch.nn.attention.varlen``, otherwise row by row. No package beside torch is needed. Rows of a
+trie (:mod:`corerl_torch.tries`) attend to the keys of their common prefix and to their own.
 """
 
 import importlib
@@ -9,7 +10,7 @@ import importlib.util
 import inspect
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,16 @@ from corerl_torch.sequence_parallel import SequenceGroup
 NAME = "corerl_packed"
 
 KERNEL = "which on CUDA is torch's own flash attention"
+
+
+class Rows(NamedTuple):
+    """Bounds of the queries and keys of each row, (rows + 1,) int32 each, and the longest of both."""
+
+    queries: Tensor
+    longest: int
+    keys: Tensor
+    longest_keys: int
+
 
 varlen_attn: Any = None
 KNOWN: frozenset[str] = frozenset()
@@ -97,6 +108,9 @@ def packed_attention(
     max_length_q: int,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    max_length_k: int | None = None,
+    key_index: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each row.
@@ -105,57 +119,79 @@ def packed_attention(
         query: (1, heads, tokens, head size); key and value may have fewer heads.
         cu_seq_lens_q: (rows + 1,) int32, the start of each row, and the end.
         sliding_window: number of tokens that a token sees, itself included; None: all.
+        cu_seq_lens_k, max_length_k, key_index: of rows of a trie, from
+            :func:`~corerl_torch.tries.shared_prefixes`; the last token of a row has the row's last key.
 
     Returns:
         (1, tokens, heads, head size).
     """
+    keys, longest_keys = cu_seq_lens_q, max_length_q
+    if key_index is not None:
+        assert cu_seq_lens_k is not None and max_length_k is not None
+        key, value = _gathered(key, key_index), _gathered(value, key_index)
+        keys, longest_keys = cu_seq_lens_k, max_length_k
+    rows = Rows(cu_seq_lens_q, max_length_q, keys, longest_keys)
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and KNOWN:
-        return _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
-    return _row_by_row(query, key, value, cu_seq_lens_q, scaling, sliding_window), None
+        return _by_kernel(query, key, value, rows, scaling, sliding_window), None
+    return _row_by_row(query, key, value, rows, scaling, sliding_window), None
+
+
+def _gathered(states: Tensor, index: Tensor) -> Tensor:
+    """(1, heads, keys, size) of (1, heads, tokens, size); a token's gradients are summed in float32 at least."""
+    exact = states.to(torch.promote_types(states.dtype, torch.float32))
+    chosen = exact.transpose(1, 2).index_select(1, index)
+    return chosen.to(states.dtype).transpose(1, 2)
 
 
 def _by_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bounds: Tensor,
-    longest: int,
-    scaling: float | None,
-    sliding_window: int | None,
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scaling: float | None, sliding_window: int | None
 ) -> Tensor:
+    """If a row has more keys than queries, the kernel aligns the causal mask to the last of both."""
     options: dict[str, Any] = {"scale": scaling} if "scale" in KNOWN else {}
     if "window_size" in KNOWN:
         options["window_size"] = (-1 if sliding_window is None else sliding_window - 1, 0)
     elif sliding_window is None:
         options["is_causal"] = True
     else:
-        return _row_by_row(query, key, value, bounds, scaling, sliding_window)
+        return _row_by_row(query, key, value, rows, scaling, sliding_window)
     if "enable_gqa" in KNOWN:
         options["enable_gqa"] = query.shape[1] != key.shape[1]
     else:
         key, value = _every_head(query, key, value)
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
-    result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options).unsqueeze(0)
+    bounds = (rows.queries, rows.keys, rows.longest, rows.longest_keys)
+    result: Tensor = varlen_attn(query, key, value, *bounds, **options).unsqueeze(0)
     return result
 
 
 def _row_by_row(
-    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, scaling: float | None, sliding_window: int | None
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scaling: float | None, sliding_window: int | None
 ) -> Tensor:
     key, value = _every_head(query, key, value)
-    rows = []
-    for start, end in itertools.pairwise(bounds.tolist()):
-        own_query, own_key, own_value = (each[:, :, start:end] for each in (query, key, value))
-        seen = None
-        if sliding_window is not None and end - start > sliding_window:
-            ones = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
-            seen = ones.tril() & ones.triu(1 - sliding_window)
-        rows.append(
+    attended = []
+    spans = (itertools.pairwise(bounds.tolist()) for bounds in (rows.queries, rows.keys))
+    for queries, keys in zip(*spans, strict=True):
+        seen = _seen(queries[1] - queries[0], keys[1] - keys[0], sliding_window, query.device)
+        attended.append(
             torch.nn.functional.scaled_dot_product_attention(
-                own_query, own_key, own_value, attn_mask=seen, is_causal=seen is None, scale=scaling
+                query[:, :, slice(*queries)],
+                key[:, :, slice(*keys)],
+                value[:, :, slice(*keys)],
+                attn_mask=seen,
+                is_causal=seen is None,
+                scale=scaling,
             )
         )
-    return torch.cat(rows, dim=2).transpose(1, 2)
+    return torch.cat(attended, dim=2).transpose(1, 2)
+
+
+def _seen(queries: int, keys: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
+    """(queries, keys) bool, the keys that each query reads: the last query reads the last key; None: causal."""
+    windowed = sliding_window is not None and keys > sliding_window
+    if queries == keys and not windowed:
+        return None
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+    return seen.triu(keys - queries + 1 - sliding_window) if sliding_window is not None else seen
 
 
 def _every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

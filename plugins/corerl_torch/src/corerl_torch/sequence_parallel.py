@@ -60,7 +60,8 @@ class SequenceGroup:
         counts = torch.bincount(layout.positions // length, minlength=self.size).tolist()
         start = sum(counts[: self.rank])
         own = slice(start, start + counts[self.rank])
-        return Slice(Layout(inputs, layout.positions[own] - mine.start, layout.real), own, counts)
+        numbers = torch.nn.functional.pad(layout.tokens, (0, padding), value=-1)[mine]
+        return Slice(Layout(inputs, layout.positions[own] - mine.start, layout.real, numbers), own, counts)
 
     def gather(self, values: Tensor, counts: list[int]) -> Tensor:
         """(N, ...) of all ranks' response tokens, from this rank's; a gradient returns to this rank's only."""

@@ -9,7 +9,7 @@ in their own dtype. Compiled, each direction reads them and makes no float32 ten
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -54,25 +54,21 @@ def token_statistics(
 
 
 def in_chunks(
-    statistics: Callable[[Tensor, Tensor], TokenStatistics],
-    hidden: Tensor,
-    targets: Tensor,
-    size: int | None,
-    wanted: Collection[str],
+    statistics: Callable[..., Mapping[str, Tensor]], columns: Sequence[Tensor], size: int | None
 ) -> dict[str, Tensor]:
-    """The wanted (N,) statistics of (N, K) hidden states; logits of ``size`` of them exist at a time.
+    """Name -> (N, ...) statistics of (N, ...) columns, the hidden states first; logits of ``size`` exist at a time.
 
     The backward pass computes the logits of a chunk again.
     """
-    size = size or max(1, len(hidden))
+    total = len(columns[0])
+    size = size or max(1, total)
     parts = []
-    for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
-        if len(hidden) > size and torch.is_grad_enabled():
+    for chunk in zip(*(torch.split(column, size) for column in columns), strict=True):
+        if total > size and torch.is_grad_enabled():
             parts.append(checkpoint(statistics, *chunk, use_reentrant=False, preserve_rng_state=False))
         else:
             parts.append(statistics(*chunk))
-    columns = zip(TokenStatistics._fields, zip(*parts, strict=True), strict=True)
-    return {name: torch.cat(column) for name, column in columns if name in wanted}
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def of_distribution(distribution: Tensor, targets: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:

@@ -145,6 +145,11 @@ class HFTokenizer:
         return {token.content: token_id for token_id, token in added.items() if token.special}
 
     @cached_property
+    def vocabulary_size(self) -> int | None:
+        """See :class:`corerl.contracts.tokenizers.SizedTokenizer`."""
+        return _vocabulary_size(self.model.path)
+
+    @cached_property
     def _decodes_plainly(self) -> bool:
         """Decoding is that of the tokenizers library; transformers would look at every token id beforehand."""
         from transformers import PreTrainedTokenizerFast
@@ -234,6 +239,16 @@ def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokeni
     return tokenizer
 
 
+def _vocabulary_size(path: str) -> int | None:
+    """That of a model's config.json; None: it has none."""
+    config = _model_file(path, "config.json")
+    facts = {} if config is None else json.loads(read_text(config))
+    for part in (facts, facts.get("text_config")) if isinstance(facts, dict) else ():
+        if isinstance(part, dict) and isinstance(size := part.get("vocab_size"), int) and size > 0:
+            return size
+    return None
+
+
 def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> None:
     """Raise ConfigError when the model has no such tokens, or other ones under the same ids.
 
@@ -241,9 +256,7 @@ def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> 
     """
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     key, name = "model.tokenizer_path", model.tokenizer_path
-    config = _model_file(model.path, "config.json")
-    facts = {} if config is None else json.loads(read_text(config))
-    size = facts.get("vocab_size") or facts.get("text_config", {}).get("vocab_size")
+    size = _vocabulary_size(model.path)
     largest = max(id_ for id_ in vocabulary.values() if id_ not in added or id_ == tokenizer.eos_token_id)
     if size is not None and largest >= size:
         raise ConfigError(

@@ -9,15 +9,26 @@ import torch
 
 import corerl_vllm_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.errors import ConfigError
 from corerl.models import compute_dtype
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
+from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
+from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
 
-OURS = ("model", "dtype", "worker_extension_cls", "skip_tokenizer_init", "logprobs_mode", "enable_sleep_mode")
+OURS = (
+    "model",
+    "dtype",
+    "worker_extension_cls",
+    "skip_tokenizer_init",
+    "logprobs_mode",
+    "enable_sleep_mode",
+    "enable_return_routed_experts",
+)
 """engine arguments that users cannot set"""
 
 FITTING = -1
@@ -51,14 +62,20 @@ class VllmBackend(EngineBackend):
         """Start the engine.
 
         Raises:
-            ConfigError: no such interpreter, an engine argument with a key of its own, or sizes that do not divide.
+            ConfigError: no such interpreter, an engine argument with a key of its own, sizes that do not divide, or
+                experts to record on the CPU, whose kernels return none.
             RunError: vLLM is missing or of an untested version, or the engine did not start.
         """
+        if COLUMN in rollout.record and device == "cpu":
+            raise ConfigError(
+                "rollout.record", "vLLM returns no experts on the CPU: use a CUDA device, or rollout.name=hf"
+            )
         settings = {
             "engine_args": engine_arguments(model, rollout, options, device),
             "sleep_level": options.sleep_level if device == "cuda" else 0,
             "replicas": options.engines,
             "preloaded": PRELOADED if device == "cuda" else (),
+            "experts": recorded_experts(model, rollout),
         }
         environment = engine_environment(model, options, device)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -88,6 +105,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "enable_prefix_caching": True,
         "disable_log_stats": True,
     }
+    if COLUMN in rollout.record:
+        arguments["enable_return_routed_experts"] = True
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":

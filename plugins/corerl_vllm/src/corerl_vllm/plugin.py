@@ -15,6 +15,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "vllm",
         "corerl_vllm.backend:VllmBackend",
         options="corerl_vllm.options:VllmOptions",
+        records=("experts",),
         starts_beside_models=True,
         summary="vLLM in a process of its own, optionally in its own Python environment",
     )

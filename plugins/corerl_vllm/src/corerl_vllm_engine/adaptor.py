@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+from corerl_engine.experts import ExpertsOf
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
@@ -42,7 +43,8 @@ def _engine(config: Any) -> Any:
 
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     devices: list[list[str]] = await engine.collective_rpc("corerl_prepare")
-    return VllmEngine(engine, settings["sleep_level"], devices)
+    experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
+    return VllmEngine(engine, settings["sleep_level"], devices, experts)
 
 
 class VllmEngine:
@@ -50,8 +52,10 @@ class VllmEngine:
 
     dead = EngineDeadError
 
-    def __init__(self, engine: Any, sleep_level: int, devices: list[list[str]]) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Any, sleep_level: int, devices: list[list[str]], experts: ExpertsOf | None = None
+    ) -> None:
+        self._engine, self._experts = engine, experts
         self._level = sleep_level
         self.vocabulary: int = engine.model_config.get_vocab_size()
         self.context: int = engine.model_config.max_model_len
@@ -99,6 +103,13 @@ class VllmEngine:
             sample.token_ids = list(completion.token_ids)[: len(chosen)]
             sample.log_probs = chosen[: len(sample.token_ids)]
             sample.finish_reason = completion.finish_reason or "abort"
+            self._record(sample, getattr(completion, "routed_experts", None))
+
+    def _record(self, sample: Any, routed: Any) -> None:
+        """The experts of the tokens that were read; an aborted request may lack those of its last tokens."""
+        if self._experts is not None and routed is not None:
+            tokens = len(sample.asked["prompt_ids"]) + len(sample.token_ids)
+            sample.columns["experts"] = self._experts.column(routed[:tokens], tokens)
 
     async def abort(self, engine_id: str) -> None:
         await self._engine.abort(engine_id)

@@ -94,17 +94,19 @@ class _Response:
     Attributes:
         tokens: their ids.
         log_probs: arrays of log-probs and a range of rows in them, which together are those of the tokens.
+        experts: those of the tokens that were read, where vLLM returns them.
         stops: tokens that end the response.
         longest: output tokens that end it.
         is_plain: a token that does not end it needs to be appended, and nothing else.
     """
 
-    __slots__ = ("is_plain", "log_probs", "longest", "request", "stops", "tokens")
+    __slots__ = ("experts", "is_plain", "log_probs", "longest", "request", "stops", "tokens")
 
     def __init__(self, request: Any, max_model_len: int) -> None:
         self.request = request
         self.tokens: list[int] = []
         self.log_probs: list[tuple[Any, int, int]] = []
+        self.experts: list[Any] = []
         self.is_plain = False
         sampling = getattr(request, "sampling_params", None)
         if sampling is not None:
@@ -226,10 +228,14 @@ class _Gathering:
         response.tokens += output.new_token_ids
         if log_probs is not None:
             response.log_probs.append((log_probs, 0, len(log_probs.logprobs)))
+        if output.routed_experts is not None:
+            response.experts.append(output.routed_experts)
         first = output.prefill_stats is not None
         if not (first or output.finished or output.events or len(response.tokens) >= TOKENS):
             return False
         output.new_token_ids, output.new_logprobs = response.take()
+        if response.experts:
+            output.routed_experts, response.experts = np.concatenate(response.experts), []
         if output.finished:
             del self._responses[name]
         return True

@@ -41,3 +41,18 @@ class GpgOptions:
 @dataclass(frozen=True)
 class OptimalTokenBaselineOptions:
     handle_zero_tail: bool = option(True, "baseline 0 if one response of the group is left; false: its own return")
+
+
+@dataclass(frozen=True)
+class TpoOptions:
+    eta: float = option(1.0, "temperature of the target: larger is nearer to the old policy", gt=0)
+
+
+@dataclass(frozen=True)
+class A2poOptions:
+    value_key: str = option(help="component of the score that has the optimal value of the prompt")
+
+
+@dataclass(frozen=True)
+class A2poGroupOptions:
+    beta: float = option(0.5, "temperature of the optimal value: smaller is nearer to the best score", gt=0)

@@ -20,6 +20,20 @@ class GspoOptions:
 
 
 @dataclass(frozen=True)
+class LuspoOptions:
+    clip_ratio_low: float = option(2e-3, "the sequence's ratio is clipped below 1 - this", gt=0, le=1)
+    clip_ratio_high: float = option(2.5e-3, "the sequence's ratio is clipped above 1 + this", gt=0)
+
+
+@dataclass(frozen=True)
+class VespoOptions:
+    k_pos: float = option(2.0, "power of the sequence's ratio where A >= 0", ge=0)
+    lambda_pos: float = option(3.0, "decay of the weight with the sequence's ratio where A >= 0", ge=0)
+    k_neg: float = option(3.0, "power of the sequence's ratio elsewhere", ge=0)
+    lambda_neg: float = option(2.0, "decay of the weight with the sequence's ratio elsewhere", ge=0)
+
+
+@dataclass(frozen=True)
 class GmpoOptions:
     clip_ratio_low: float = option(0.4, "a token's log-ratio is clipped below minus this where A < 0", gt=0)
     clip_ratio_high: float = option(0.4, "a token's log-ratio is clipped above this where A > 0", gt=0)
@@ -82,3 +96,8 @@ class ReinforceOptions:
 class OpdOptions:
     coefficient: float = option(1.0, "coefficient of the teacher's log-ratio in the advantage", gt=0)
     use_task_reward: bool = option(False, "add the advantages of the task's reward")
+
+
+@dataclass(frozen=True)
+class A2poOptions:
+    beta: float = option(1e-3, "weight of the log-ratio to the reference: beta_2 of the paper", gt=0)

@@ -121,14 +121,18 @@ def estimate(
     """The peak of every phase.
 
     Args:
-        sizes: of the roles ``actor``, ``ref`` and ``critic`` that the run has.
+        sizes: of the roles ``actor``, ``ref`` and ``critic`` that the run has, and of plugins' models.
         frees_engine: the engine gives its memory back while the policy trains.
     """
     ranks = max(1, config.runtime.nnodes * config.runtime.n_gpus_per_node)
     critic_strategy = parts.critic_strategy or parts.strategy
     shares = {
         role: _share(
-            critic_strategy if role == "critic" else parts.strategy, size, ranks, config.model, updated=role != "ref"
+            critic_strategy if role == "critic" else parts.strategy,
+            size,
+            ranks,
+            config.model,
+            updated=role in ("actor", "critic"),
         )
         for role, size in sizes.items()
     }

@@ -15,7 +15,7 @@ from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import configuration, memory
+from corerl_tools.check import configuration, experts, memory
 
 
 @dataclass
@@ -80,12 +80,13 @@ def check(
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
         report.findings += data.look(config, looked.parts, looked.plugins)
-        sizes = _sizes(config, looked.parts, _on(config, machine), report.findings)
+        sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
     report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
     report.findings += _rounded_weights(config, _on(config, machine))
     report.findings += _order(config)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
+        report.findings += experts.look(config, looked.parts, sizes["actor"])
         report.estimate = memory.estimate(
             config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
         )
@@ -205,23 +206,24 @@ def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
         )
 
 
-def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list[Finding]) -> dict[str, ModelSize]:
+def _sizes(
+    config: TrainConfig, parts: Parts | None, plugins: Plugins, device: str, findings: list[Finding]
+) -> dict[str, ModelSize]:
     """The size of the model of each role; empty, with a finding, if a size cannot be known."""
     sizes: dict[str, ModelSize] = {}
     needs_ref, needs_critic = parts is not None and parts.needs_ref, parts is not None and parts.value_loss is not None
-    roles: list[tuple[str, str | None, bool]] = [
-        ("actor", None, True),
-        ("ref", config.ref.path, needs_ref),
-        ("critic", config.critic.path, needs_critic),
-    ]
-    for role, path, needed in roles:
-        if not needed:
-            continue
+    roles: list[tuple[str, str | None, str]] = [("actor", None, "model.path")]
+    roles += [("ref", config.ref.path, "ref.path")] if needs_ref else []
+    roles += [("critic", config.critic.path, "critic.path")] if needs_critic else []
+    if parts is not None:
+        further = (each for given in plugins.hook.model_roles(config=config, parts=parts) for each in given)
+        roles += [(each.role.name, each.path, each.key) for each in further]
+    for role, path, path_key in roles:
         model = dataclasses.replace(config.model, path=path or config.model.path)
         try:
             sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
         except RequestError as error:
-            key = f"{role}.path" if path else "model.path"
+            key = path_key if path else "model.path"
             if all(each.severity != "error" or each.key != key for each in findings):  # otherwise already reported
                 findings.append(from_error(error, key))
             return {}

@@ -1,14 +1,14 @@
 """The timeline of a step's episodes: a Chrome trace, for Perfetto (ui.perfetto.dev) and the report.
 
-A process of the trace is a group, a thread is an episode. Slices: ``tool``, ``waiting`` and ``scoring`` of an episode,
-and ``generating`` for each request; requests that overlap are in further threads of the episode. A counter has the
-number of all the step's episodes in each phase.
+A response without an agent is an episode of one request. A process of the trace is a group, a thread is an episode.
+Slices: ``tool``, ``waiting`` and ``scoring`` of an episode, and ``generating`` for each request; requests that overlap
+are in further threads of the episode. A counter has the number of all the step's episodes in each phase.
 """
 
 import heapq
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from corerl.batch.rollouts import Episode, RequestRecord, Rollouts
 from corerl.batch.times import KINDS, Phase, phases
 from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion
 from corerl.files import atomic_path
 from corerl_tools.episodes.columns import shortened
 
@@ -73,7 +74,7 @@ def write_timeline(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
 
 def timeline(step: int, rollouts: Rollouts, results: Sequence[RewardResult]) -> dict[str, Any] | None:
     """The content of :func:`write_timeline`'s file."""
-    episodes = _episodes(rollouts)
+    episodes = _played(rollouts)
     if not episodes:
         return None
     kept = _chosen(episodes)
@@ -85,7 +86,7 @@ def timeline(step: int, rollouts: Rollouts, results: Sequence[RewardResult]) -> 
         events += _events(each, number, results[each.row].score)
     facts = {
         "step": step,
-        "began": rollouts_began(rollouts),
+        "began": min(each.episode.seconds["began"] for each in episodes),
         "episodes": len(kept),
         "episodes_of_step": len(rollouts),
         "left_out": "none" if len(kept) == len(episodes) else "the episodes that ended first",
@@ -93,16 +94,26 @@ def timeline(step: int, rollouts: Rollouts, results: Sequence[RewardResult]) -> 
     return {"displayTimeUnit": "ms", "otherData": facts, "traceEvents": events}
 
 
-def rollouts_began(rollouts: Rollouts) -> float:
-    """When the first episode began, as Unix time."""
-    return min(each.seconds["began"] for each in rollouts.episodes or () if "began" in each.seconds)
+def _episodes(rollouts: Rollouts) -> Sequence[Episode]:
+    """One of each response."""
+    if rollouts.episodes is not None:
+        return rollouts.episodes
+    clocks = rollouts.seconds or [{}] * len(rollouts)
+    return [
+        _of_one_turn(len(prompt.token_ids), completion, seconds) if seconds else Episode([])
+        for prompt, completion, seconds in zip(rollouts.prompts, rollouts.completions, clocks, strict=True)
+    ]
 
 
-def _episodes(rollouts: Rollouts) -> list[_Played]:
-    timed = [(row, each) for row, each in enumerate(rollouts.episodes or ()) if "began" in each.seconds]
-    if not timed:
-        return []
-    first = rollouts_began(rollouts)
+def _of_one_turn(read: int, completion: Completion, seconds: Mapping[str, float]) -> Episode:
+    sent, answered = seconds["sent"], seconds["answered"]
+    request = RequestRecord(0, -1, read, len(completion.token_ids), 0.0, sent, answered, completion.finish_reason)
+    return Episode([], requests=[request], seconds={**seconds, "played": answered})
+
+
+def _played(rollouts: Rollouts) -> list[_Played]:
+    timed = [(row, each) for row, each in enumerate(_episodes(rollouts)) if "began" in each.seconds]
+    first = min((each.seconds["began"] for _, each in timed), default=0.0)
     return [
         _Played(
             row,

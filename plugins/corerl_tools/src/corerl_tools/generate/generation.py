@@ -39,6 +39,7 @@ from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.terminal import say
 from corerl.trainer.build import rollout_role
+from corerl_check import ServedOptions
 from corerl_check.requirements import require_engine
 from corerl_tools.episodes.columns import episode_columns
 from corerl_tools.evaluation.files import as_table, result_columns
@@ -115,6 +116,7 @@ def plan_generation(
         "state of the weights": _weights_stamp(config),
         "dtype": config.model.dtype,
         "backend": backend.entry.name,
+        **({"server": backend.options.served_by} if isinstance(backend.options, ServedOptions) else {}),
         "seed": config.trainer.seed,
         "log_probs": log_probs,
         "prompts": _digest(prompts.prompts),

@@ -60,7 +60,7 @@ FAULTS = [
             f"cut into 2 micro-batches, with {mode.replace('_', '-')} in float32",
             name=f"{mode}_of_the_micro_batch_mean",
         )
-        for mode in ("token_sum", "seq_mean_token_sum", "seq_mean_token_mean")
+        for mode in ("token_sum", "prompt_mean", "seq_mean_token_sum", "seq_mean_token_mean")
     ),
     _fault(
         losses.centred_in_the_micro_batch,
@@ -260,6 +260,14 @@ FAULTS = [
         "the loss rises with log pi of a token whose advantage is positive",
         losses.towards_a_teacher,
         needs={"ref"},
+    ),
+    _fault(
+        losses.near_the_old_policy,
+        "a penalty remains without an advantage",
+        "zero_at_zero_advantage",
+        "a row whose advantages are all 0 has a",
+        name="a_penalty_without_an_advantage",
+        zero_at_zero_advantage=True,
     ),
     _selector(
         losses.own_randomness,

@@ -11,7 +11,7 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl_testing.planted.training_strategies.wrapped import Strategy, planted
 from corerl_testing.tiny_model import tiny_model
@@ -92,7 +92,7 @@ class RoundsTwice(Strategy):
 class ForwardFreezes(Strategy):
     """after forward() the first layer is not trained"""
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         outputs = super().forward(batch, wanted)
         for name, parameter in self.inner.model.named_parameters():
             if ".layers.0." in name:

@@ -14,7 +14,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl_testing.planted.training_strategies.wrapped import Strategy, planted
 
@@ -78,7 +78,7 @@ class FrozenAtThree(Strategy):
 class Everything(Strategy):
     """the entropy is returned whether it is wanted or not"""
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         return super().forward(batch, {*wanted, "entropy"})
 
 
@@ -89,7 +89,7 @@ class AnswersFromMemory(Strategy):
         super().__init__(spec)
         self.answers: dict[tuple[int, ...], TokenOutputs] = {}
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         key = (len(wanted), *batch.input_ids.flatten().tolist())
         if key not in self.answers:
             self.answers[key] = super().forward(batch, wanted)
@@ -99,7 +99,7 @@ class AnswersFromMemory(Strategy):
 class PaddedWithItsWidth(Strategy):
     """a position in the padding moves every response by one column more"""
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         outputs = super().forward(batch, wanted)
         extra = batch.response_mask.shape[1] - int(batch.response_lengths.max())
         given = {name: tensor for name, tensor in outputs._asdict().items() if tensor is not None}
@@ -197,7 +197,7 @@ class SaltedByTheProcess(Strategy):
 class Draws(Strategy):
     """forward() draws a number from torch's global generator"""
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         torch.rand(1)
         return super().forward(batch, wanted)
 

@@ -97,6 +97,19 @@ class ClipsEachMicroBatch(Strategy):
         return super().update(mini_batch, Clipping(objective))
 
 
+class _ByItsFirstTokens(Seen):
+    def scale(self, batch: Experience) -> float:
+        beginnings = {tuple(row) for row in batch.input_ids[:, :2].tolist()}
+        return 1.0 + 1e-4 * (len(batch) - len(beginnings))
+
+
+class SumsCommonTokensOnce(Strategy):
+    """a token that several rows have in common gets the gradient of too many or too few of them"""
+
+    def update(self, mini_batch: Experience, objective: Objective) -> Metrics:
+        return super().update(mini_batch, _ByItsFirstTokens(objective))
+
+
 class TakesWhatIsNotFinite(Strategy):
     """an update that is not finite is passed over in silence"""
 
@@ -189,6 +202,11 @@ FAULTS = [
     planted(CountsMaskedRows, "masked_rows_change_nothing", "max_sequences=100 the update differs by"),
     planted(NormOfThePadding, "masked_rows_change_nothing", "max_sequences=100 the metric grad_norm is"),
     planted(MeansOverTheWidth, "padding_changes_nothing", "with columns of padding and max_sequences=100 the update"),
+    planted(
+        SumsCommonTokensOnce,
+        "common_prefixes_change_nothing",
+        "with common prefixes and max_sequences=100 the update differs by",
+    ),
     planted(TakesWhatIsNotFinite, "non_finite", "an update with a loss that is NaN was taken"),
     planted(NamesNoRows, "non_finite", "rows (1, 5) have a loss that is NaN, and NonFiniteError names ()"),
     planted(RaisesTooLate, "non_finite", "after a loss that is NaN and NonFiniteError: the weight '"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective, ObjectiveOutput
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl_testing.planted.training_strategies.wrapped import Seen, Strategy, planted
 
@@ -166,7 +166,7 @@ def _with_any_gradient(objective: Objective) -> Objective:
     """The objective with a gradient of 0, so that there is one to walk back."""
 
     class Plus:
-        wanted: frozenset[Output] = frozenset({*objective.wanted, "log_probs"})
+        wanted: frozenset[Wanted] = frozenset({*objective.wanted, "log_probs"})
 
         def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
             output = objective(outputs, batch)

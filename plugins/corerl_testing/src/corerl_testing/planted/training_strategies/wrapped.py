@@ -14,7 +14,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective, ObjectiveOutput
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec, TrainingStrategyFactory
 from corerl.plugins import load_plugins
 from corerl.registry import Selected
@@ -40,10 +40,11 @@ class Strategy:
         """The spec for the default strategy."""
         return spec
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         outputs: TokenOutputs = self.inner.forward(batch, wanted)
-        given = {name: tensor for name, tensor in outputs._asdict().items() if tensor is not None}
-        return TokenOutputs(**{name: self.change(name, tensor, batch) for name, tensor in given.items()})
+        given: dict[str, Any] = {name: tensor for name, tensor in outputs._asdict().items() if tensor is not None}
+        changed: dict[str, Any] = {name: self.change(name, tensor, batch) for name, tensor in given.items()}
+        return TokenOutputs(**changed)
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         metrics: dict[str, Mean] = self.inner.update(mini_batch, objective)
@@ -84,7 +85,7 @@ class Seen:
         self.objective = objective
 
     @property
-    def wanted(self) -> frozenset[Output]:
+    def wanted(self) -> frozenset[Wanted]:
         return self.objective.wanted
 
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:

@@ -122,7 +122,7 @@ function timelineSection() {
   const steps = data.runs.flatMap((run, i) => run.timelines.map((step) => ({ run: i, step })));
   const section = { element: el("div"), cards: [] };
   if (!steps.length) {
-    const note = "The runs have no timelines: episodes of an agent get one with their sample rollouts.";
+    const note = "The runs have no timelines: a step gets one with its sample rollouts.";
     section.element.append(el("p", { class: "note" }, note));
     return section;
   }

@@ -1,0 +1,3 @@
+from corerl_testing import conformance_tests
+
+test_conformance = conformance_tests("corerl-distill")

@@ -1,0 +1,42 @@
+import pytest
+
+from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl_check import Machine
+from corerl_fsdp.options import FsdpOptions, TorchOptions
+
+
+def found(options, n=8, key="actor.strategy"):
+    data = DataConfig(max_prompt_length=4096, max_response_length=512)
+    config = TrainConfig(model=ModelConfig("m"), data=data, rollout=RolloutConfig(n=n))
+    return list(options.examine(key, config, Machine(gpus=1)))
+
+
+def test_the_tokens_that_sharing_saves_are_a_note():
+    (note,) = found(FsdpOptions())
+    assert (note.severity, note.key) == ("note", "actor.strategy.share_prefixes")
+    assert note.sentence == (
+        "a prompt is computed once for its 8 responses: at most 4096 + 8 x 512 = 8,192 tokens a group instead of "
+        "36,864, 4.5 times fewer"
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [TorchOptions(), FsdpOptions(share_prefixes=False), FsdpOptions(ulysses_sequence_parallel_size=2)]
+)
+def test_nothing_is_noted_if_prefixes_are_not_shared(options):
+    assert found(options) == [] == found(FsdpOptions(), n=1) == found(FsdpOptions(), key="critic.strategy")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (TorchOptions(share_prefixes=True), "among padded rows (use_remove_padding=false)"),
+        (
+            FsdpOptions(share_prefixes=True, ulysses_sequence_parallel_size=2),
+            "if 2 ranks share the tokens of a row (ulysses_sequence_parallel_size)",
+        ),
+    ],
+)
+def test_sharing_that_is_asked_for_and_not_possible_is_an_error(options, reason):
+    (error,) = found(options)
+    assert str(error) == f"actor.strategy.share_prefixes: prefixes cannot be shared {reason}"

@@ -1,0 +1,1 @@
+"""Rollout backends of models that other servers serve: ``remote`` by tokens, ``openai`` by chats."""

@@ -1,0 +1,30 @@
+"""The operations of a transformers model after its body: output layer, scaling and soft-capping of logits."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def logits_of(model: Any, hidden: Tensor, answer: type) -> Tensor:
+    """(N, V) logits of the hidden states (N, K): the model's own forward runs, with its body replaced by its result.
+
+    Args:
+        answer: class of the body's result.
+    """
+    places = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
+    with _answering(model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
+        logits: Tensor = model(input_ids=places, use_cache=False).logits
+    return logits.squeeze(0)
+
+
+@contextlib.contextmanager
+def _answering(body: Any, answer: Any) -> Iterator[None]:
+    """Replace a module's output by ``answer``."""
+    body.forward = lambda *arguments, **named: answer
+    try:
+        yield
+    finally:
+        del body.forward
