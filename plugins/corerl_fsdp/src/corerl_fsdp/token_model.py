@@ -13,7 +13,6 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
-from corerl_torch import layout, packed_attention
 from corerl_torch import layout, outputs, packed_attention, tries
 from corerl_torch.output_layer import logits_of
 from corerl_torch.routers import Replay
