@@ -24,6 +24,7 @@ import time
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 import torch
@@ -63,7 +64,8 @@ class Reader:
     @dispatch("split")
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         self.read(batch)
-        return TokenOutputs()._replace(**{name: torch.zeros(batch.response_mask.shape) for name in wanted})
+        zeros: dict[str, Any] = {name: torch.zeros(batch.response_mask.shape) for name in wanted}
+        return TokenOutputs(**zeros)
 
     @dispatch("split")
     def read(self, batch: Experience) -> TokenOutputs:

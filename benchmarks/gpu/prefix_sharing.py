@@ -100,7 +100,10 @@ def _strategy(arguments: argparse.Namespace) -> FsdpStrategy:
         model = ModelConfig(
             folder, load_format="dummy", dtype="bf16" if cuda else "fp32", enable_gradient_checkpointing=cuda
         )
-        limit, optim = MicroBatching(max_tokens=arguments.max_tokens), OptimConfig(lr=1e-15)  # the weights stay: gradient norms can be compared
+        limit, optim = (
+            MicroBatching(max_tokens=arguments.max_tokens),
+            OptimConfig(lr=1e-15),
+        )  # the weights stay: gradient norms can be compared
         spec = StrategySpec(model, arguments.device, limit, optim, total_steps=1000)
         started = time.perf_counter()
         strategy = FsdpStrategy(spec, FsdpOptions(compile=arguments.compile))

@@ -88,6 +88,21 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_metrics_and_weights
     assert not [path.name for path in killed.rglob(".*.tmp")]
 
 
+def test_bitwise_runs_give_equal_metrics_whether_killed_or_not_and_equal_log_probs(begin, tmp_path):
+    keys = ("trainer.bitwise=true", "trainer.total_training_steps=4", "algorithm.adv_estimator=grpo")
+    lives = [begin("first", None, *keys), begin("second", None, *keys)]
+    for trip in KILLS[2:4]:
+        assert begin("killed", trip, *keys).end() == -SIGKILL, (tmp_path / "killed.log").read_text()
+    lives.append(begin("killed", None, *keys))
+    assert [life.end() for life in lives] == [0, 0, 0], (tmp_path / "first.log").read_text()
+    first, second, killed = (
+        Outcome.of(max((tmp_path / "runs" / name).iterdir())) for name in ("first", "second", "killed")
+    )
+    assert first.metrics == second.metrics == killed.metrics
+    differences = [record["training/rollout_probs_diff_max"] for record in first.metrics[1:]]
+    assert differences == [0.0] * 4
+
+
 FULL = (
     Trip("corerl.checkpoint.manifest:write", 2),  # the second checkpoint is not complete
     Trip("corerl_tools.finished_groups:write_groups", 3),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.parts import Parts
+from corerl_check import bitwise
 
 
 def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
@@ -20,6 +21,7 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     yield from _check_staleness(config)
     yield from _check_optimizer(config)
     yield from _check_schedule(config)
+    yield from bitwise.violations(config, parts)
 
 
 def _check_groups(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

@@ -63,6 +63,7 @@ def sharded_model(
         logits_chunk_size=options.logits_chunk_size,
         compiled=options.compile,
         sequence=sequence,
+        bitwise=options.bitwise,
     )
     mixed = spec.optim is not None and compute != torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)

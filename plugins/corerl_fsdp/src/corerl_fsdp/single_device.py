@@ -54,6 +54,7 @@ class SingleDeviceStrategy:
             share_prefixes=options.share_prefixes,
             logits_chunk_size=options.logits_chunk_size,
             compiled=options.compile,
+            bitwise=options.bitwise,
         ).train(spec.optim is not None)
         if spec.optim is None:
             self.model.requires_grad_(False)

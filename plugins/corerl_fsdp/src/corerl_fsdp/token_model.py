@@ -12,6 +12,7 @@ from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
+from corerl_torch import bitwise as invariant
 from corerl_torch import layout, outputs, packed_attention, tries
 from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.output_layer import logits_of
@@ -39,6 +40,7 @@ class TokenModel(torch.nn.Module):
             computes them again; None: all.
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
+        bitwise: the operations of :mod:`corerl_torch.bitwise`.
 
     Raises:
         ConfigError: the model or its attention cannot keep packed rows apart, or cannot share prefixes.
@@ -54,6 +56,7 @@ class TokenModel(torch.nn.Module):
         logits_chunk_size: int | None,
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
+        bitwise: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -61,7 +64,7 @@ class TokenModel(torch.nn.Module):
         self.replay = Replay.of(model, spec)
         self.temperature = spec.temperature
         self.shares_prefixes = tries.shares(
-            share_prefixes,
+            False if bitwise and share_prefixes is None else share_prefixes,
             model,
             spec.model.attn_implementation,
             packs=use_remove_padding,
@@ -75,7 +78,16 @@ class TokenModel(torch.nn.Module):
         if compiled:
             for layer in decoder_layers(model):
                 layer.forward = torch.compile(layer.forward, dynamic=True)
-        if use_remove_padding:
+        if bitwise:
+            invariant.check(
+                spec.model,
+                spec.device,
+                compiled=compiled,
+                ranks_share_rows=sequence is not None,
+                shares_prefixes=self.shares_prefixes,
+            )
+            invariant.use(model)
+        elif use_remove_padding:
             by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
             packed_attention.use(
                 model,

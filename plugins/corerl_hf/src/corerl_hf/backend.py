@@ -19,6 +19,7 @@ from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
 from corerl_hf.sampling import Recorded
 from corerl_hf.weights import Weights
+from corerl_torch import bitwise
 from corerl_torch.loading import load_causal_lm
 from corerl_torch.routers import COLUMN, Routers
 
@@ -110,10 +111,14 @@ class HfBackend:
         self._recorded = Recorded("kept_tokens" in rollout.record, top)
         self._model = load_causal_lm(model, device=device, dtype=compute_dtype(model, device))
         self._model.requires_grad_(False).eval()
+        self._bitwise = options.bitwise
+        if options.bitwise:
+            bitwise.check(model, device)
+            bitwise.use(self._model)
         self._routers = Routers(self._model) if COLUMN in rollout.record else None
         if self._routers:
             self._routers.record()
-        self._weights = Weights(self._model)
+        self._weights = Weights(self._model, options.weight_rounding)
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
         self._version = 0
         self._not_ready = ""
@@ -250,6 +255,7 @@ class HfBackend:
                 recorded=self._recorded,
                 routers=self._routers,
             )
+            batch.bitwise = self._bitwise
             going = True
             while going:
                 going = batch.advance()

@@ -17,6 +17,7 @@ from corerl_hf.responses import Responses
 from corerl_hf.sampling import NOTHING, Drawn, Recorded, Sampler, SamplingArrays, row_key, uniforms
 from corerl_hf.sequences import Sequences
 from corerl_torch.routers import COLUMN, Routers
+from corerl_torch.token_statistics import log_distribution
 
 STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 8}
 """tokens generated between the host's checks for finished rows; on a GPU each check waits for the device"""
@@ -41,7 +42,10 @@ class Batch:
 
     Attributes:
         responses: the generated tokens so far, in the order of ``rows``.
+        bitwise: log-probs are computed as by a training strategy, bit for bit.
     """
+
+    bitwise = False
 
     def __init__(
         self,
@@ -83,7 +87,9 @@ class Batch:
         tokens, probs = (
             torch.stack(each).cpu().numpy() for each in ([d.tokens for d in drawn], [d.probs for d in drawn])
         )
-        self.responses.add(self._live, tokens, probs, [each.columns for each in drawn])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_probs = probs if self.bitwise else np.log(probs)
+        self.responses.add(self._live, tokens, log_probs, [each.columns for each in drawn])
         self._experts.add(self._live, self._sequences.step_experts)
         self._sequences.step_experts = []
         self._last_tokens = drawn[-1].tokens
@@ -120,7 +126,7 @@ class Batch:
         return sequences
 
     def _draw(self, sequences: Sequences, logits: Tensor) -> list[Drawn]:
-        """The tokens of the live rows for the next few steps."""
+        """The tokens of the live rows for the next few steps; with ``bitwise`` log-probs as their probabilities."""
         steps = min(STEPS_BETWEEN_LOOKS[logits.device.type], self.responses.remaining())
         numbers = uniforms(self._keys[self._live], self.responses.generated, steps)
         drawn: list[Drawn] = []
@@ -129,8 +135,19 @@ class Batch:
                 if len(self._aborted) > self._aborts_seen:
                     break
                 logits = sequences.step(drawn[-1].tokens)
-            drawn.append(self._sampler(logits, each))
+            own = self._sampler(logits, each)
+            drawn.append(own._replace(probs=self._trained_log_probs(logits, own.tokens)) if self.bitwise else own)
         return drawn
+
+    def _trained_log_probs(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """(live rows,), by the function that training strategies use."""
+        temperatures = self._arrays.temperature[self._live]
+        log_probs = torch.empty(len(tokens))
+        for temperature in np.unique(temperatures).tolist():
+            rows = torch.from_numpy(np.flatnonzero(temperatures == temperature))
+            distribution = log_distribution(logits[rows], temperature or 1.0)
+            log_probs[rows] = distribution.gather(1, tokens[rows, None]).squeeze(1)
+        return log_probs
 
     def _keep(self, sequences: Sequences, order: NDArray[np.int64]) -> None:
         """Drop the live rows that are not in ``order``."""

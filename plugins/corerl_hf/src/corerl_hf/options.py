@@ -1,6 +1,7 @@
 """Options of the rollout backend ``hf``."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
@@ -14,6 +15,13 @@ class HfOptions:
     max_batch_size: int = option(256, "responses decoded at a time; more raise throughput and memory", ge=1)
     max_prefill_tokens: int | None = option(
         None, "prompt tokens computed at a time; null: 512 on cpu, which suits its caches, and 32768 on cuda", ge=1
+    )
+
+    weight_rounding: Literal["none", "int8", "int4", "int3", "int2"] = option(
+        "none", "round the layers' matrices, per output channel, at each update: a sampler of low precision, to study"
+    )
+    bitwise: bool = option(
+        False, "log-probs equal, bit for bit, to those of a strategy with the same option (set by trainer.bitwise)"
     )
 
     def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:

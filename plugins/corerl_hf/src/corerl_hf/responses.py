@@ -32,7 +32,7 @@ class Responses:
         self._limits = np.array([each.max_tokens for each in params])
         self._stop_ids = _stop_ids(params)
         self._tokens = np.zeros((rows, int(self._limits.max())), dtype=np.int64)
-        self._probs = np.ones(self._tokens.shape, dtype=np.float32)
+        self._log_probs = np.zeros(self._tokens.shape, dtype=np.float32)
         self._lengths = np.zeros(rows, dtype=np.int64)
         self._reasons: list[FinishReason] = ["length"] * rows
         self._taken = np.zeros(rows, dtype=bool)
@@ -46,14 +46,14 @@ class Responses:
         self,
         rows: NDArray[np.int64],
         tokens: NDArray[np.int64],
-        probs: NDArray[np.float32],
+        log_probs: NDArray[np.float32],
         columns: Sequence[Mapping[str, tuple[Tensor, Tensor]]] = (),
     ) -> None:
         """Add the next tokens; tokens after a row's end are ignored.
 
         Args:
             rows: (r,) indices into the R rows, including every unfinished row.
-            tokens, probs: (steps, r); steps is at most :meth:`remaining`.
+            tokens, log_probs: (steps, r); steps is at most :meth:`remaining`.
             columns: of each step, :attr:`corerl_hf.sampling.Drawn.columns`.
         """
         for step in columns:
@@ -63,7 +63,7 @@ class Responses:
         steps = len(tokens)
         places = slice(self.generated, self.generated + steps)
         self._tokens[rows, places] = tokens.T
-        self._probs[rows, places] = probs.T
+        self._log_probs[rows, places] = log_probs.T
         self.generated += steps
         ends = self._limits[rows]
         if self._stop_ids is not None:
@@ -93,8 +93,7 @@ class Responses:
         found = {}
         for row in np.flatnonzero(~self.going & ~self._taken).tolist():
             length = self._lengths[row]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                log_probs = np.log(self._probs[row, :length])
+            log_probs = self._log_probs[row, :length]
             if not np.isfinite(log_probs).all():
                 raise NonFiniteError(
                     "the model's logits are not finite: its weights are broken or its dtype too narrow"

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl_hf.weight_rounding import LEVELS, Rounding, matrices, rounded
 from corerl_torch.weights import as_in_files
 from corerl_torch.weights import complete as complete
 
@@ -13,10 +14,19 @@ from corerl_torch.weights import complete as complete
 class Weights:
     """Every parameter and saved buffer of a model, under its name in transformers; tied weights have several names."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, rounding: Rounding = "none") -> None:
         self._tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
         self._shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._device, self._config = model.device, model.config
+        self._rounded, self._levels = matrices(model), LEVELS[rounding]
+        self.round()
+
+    @torch.no_grad()
+    def round(self) -> None:
+        """Round the matrices of the layers, as the option ``weight_rounding`` says."""
+        if self._levels is not None:
+            for matrix in self._rounded:
+                matrix.copy_(rounded(matrix, self._levels))
 
     @torch.no_grad()
     def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -28,6 +38,7 @@ class Weights:
         own = dict(as_in_files(self._config, self._tensors.items()))
         for name, tensor in complete(weights, own):
             own[name].copy_(tensor)
+        self.round()
 
     def drop(self) -> None:
         """Free the memory of all weights."""

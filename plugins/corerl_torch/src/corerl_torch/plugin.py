@@ -48,8 +48,9 @@ def read_config(
 ) -> "dict[str, Any]":
     from corerl.contracts.config import TrainConfig
     from corerl_check.aliases import read_over_preset
+    from corerl_check.bitwise import with_options
 
-    return read_over_preset(TrainConfig, preset, file, overrides, aliases)
+    return with_options(read_over_preset(TrainConfig, preset, file, overrides, aliases))
 
 
 @hookimpl

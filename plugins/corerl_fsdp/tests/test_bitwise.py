@@ -1,0 +1,178 @@
+"""``bitwise``: the log-probs of the engine hf and those of the strategies are equal, to the last bit."""
+
+import asyncio
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from corerl.contracts.config import ModelConfig, OptimConfig, RolloutConfig
+from corerl.contracts.experience import collate
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
+from corerl.errors import ConfigError
+from corerl_fsdp.fsdp import FsdpStrategy
+from corerl_fsdp.options import FsdpOptions, TorchOptions
+from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_hf.backend import HfBackend
+from corerl_hf.options import HfOptions
+from corerl_torch import bitwise
+from corerl_torch.bitwise_attention import attention
+from corerl_torch.supervised import SupervisedObjective
+
+TEMPERATURE = 0.7
+CUT = MicroBatching(max_tokens=150)
+UPDATES = 3
+
+
+@pytest.fixture
+def threads():
+    """Sets torch's number of threads for the test."""
+    yield torch.set_num_threads
+    torch.set_num_threads(1)
+
+
+def strategy(model_dir, name="torch", *, packed=True, cut=CUT, **options):
+    model = ModelConfig(path=str(model_dir), load_format="dummy")
+    spec = StrategySpec(model, "cpu", cut, OptimConfig(lr=1e-2), total_steps=10, temperature=TEMPERATURE)
+    options = {"bitwise": True, "use_remove_padding": packed, "logits_chunk_size": 37} | options
+    if name == "fsdp":
+        return FsdpStrategy(spec, FsdpOptions(**options))
+    return SingleDeviceStrategy(spec, TorchOptions(**options))
+
+
+def engine(model_dir, **options):
+    model = ModelConfig(path=str(model_dir), load_format="dummy")
+    return HfBackend(model, RolloutConfig(), device="cpu", options=HfOptions(bitwise=True, **options))
+
+
+def random_tokens(chance, least, most):
+    return [chance.randrange(2, 50) for _ in range(chance.randint(least, most))]
+
+
+def rollouts(backend, chance, prompts=7):
+    """(prompt, response, log-probs) of samples of prompts of many lengths, which end at many places."""
+    requests = [
+        GenerationRequest(
+            f"r{number}",
+            random_tokens(chance, 1, 45),
+            SamplingParams(40, 3, temperature=TEMPERATURE, seed=chance.randrange(999), stop_token_ids=(3, 8, 30)),
+        )
+        for number in range(prompts)
+    ]
+    answers = asyncio.run(backend.generate(requests))
+    return [
+        (request.prompt_ids, each.token_ids, each.log_probs)
+        for request, completions in zip(requests, answers, strict=True)
+        for each in completions
+    ]
+
+
+def batch(rows):
+    prompts, responses, log_probs = zip(*rows, strict=True)
+    experience = collate(prompts, responses, [0] * len(rows), log_probs=log_probs)
+    mask = experience.response_mask
+    return dataclasses.replace(experience, loss_weights=mask / mask.sum())
+
+
+def difference(one, experience):
+    """Largest |log pi_rollout - log pi_old|."""
+    log_probs = one.forward(experience, ["log_probs"]).log_probs
+    return float((log_probs - experience.rollout_log_probs).abs().max())
+
+
+@pytest.mark.parametrize("name", ["torch", "fsdp"])
+def test_log_probs_of_engine_and_strategy_are_equal_after_updates_and_in_any_batch(model_dir, name, threads):
+    chance, packed = random.Random(5), strategy(model_dir, name)
+    padded = strategy(model_dir, packed=False, cut=MicroBatching(max_sequences=5))
+    engines = engine(model_dir), engine(model_dir, max_batch_size=5, max_prefill_tokens=16)
+    for update in range(UPDATES):
+        weights = {each: tensor.clone() for each, tensor in packed.weights()}
+        padded.model.load_state_dict(weights, strict=False)
+        for generating, computing in ((1, 2), (2, 1)):
+            threads(generating)
+            backend = engines[update % 2]
+            backend.update_weights(iter(weights.items()), update)
+            rows = rollouts(backend, chance)
+            threads(computing)
+            for _ in range(3):
+                some = chance.sample(rows, chance.randint(1, len(rows)))
+                assert difference(packed, batch(some)) == 0
+                assert difference(padded, batch(some)) == 0
+        packed.update(batch(rows), SupervisedObjective())
+
+
+def test_without_the_option_there_is_a_difference(model_dir):
+    """The test above can fail."""
+    rows = rollouts(engine(model_dir), random.Random(5))
+    assert difference(strategy(model_dir, bitwise=False), batch(rows)) > 0
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_gradient_is_that_of_the_plain_operations(model_dir, packed):
+    rows = rollouts(engine(model_dir), random.Random(1))
+    exact = strategy(model_dir, packed=packed)
+    plain = strategy(model_dir, packed=packed, bitwise=False)
+    gradients = []
+    for one in (exact, plain):
+        experience = batch(rows)
+        outputs = one.token_model(experience, {"log_probs"})
+        SupervisedObjective()(outputs, experience).loss.backward()
+        gradients.append({name: each.grad for name, each in one.model.named_parameters()})
+    for name, gradient in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+def test_attention_is_that_of_torch_with_padding_on_the_left():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 4, 70, 8), torch.randn(2, 2, 70, 8), torch.randn(2, 2, 70, 8)
+    columns = torch.arange(70)
+    mask = columns >= torch.tensor([0, 41])[:, None]
+    ours, _ = attention(None, query, key, value, mask)
+    seen = mask[:, None, None] & (columns <= columns[:, None])
+    key, value = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen).transpose(1, 2)
+    torch.testing.assert_close(ours[0], theirs[0])
+    torch.testing.assert_close(ours[1, 41:], theirs[1, 41:])
+
+
+@pytest.mark.parametrize("function", [bitwise.silu, bitwise.gelu_tanh])
+def test_activations_are_those_of_torch_and_the_same_at_any_place(function):
+    torch.manual_seed(0)
+    numbers = 3 * torch.randn(4097)
+    whole = function(numbers)
+    theirs = torch.nn.functional.silu if function is bitwise.silu else bitwise_gelu
+    torch.testing.assert_close(whole, theirs(numbers))
+    assert all(torch.equal(function(numbers[start : start + 7]), whole[start : start + 7]) for start in range(500))
+
+
+def bitwise_gelu(numbers):
+    return torch.nn.functional.gelu(numbers, approximate="tanh")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"dtype": "bf16"}, "model.dtype=bf16"), ({"lora_rank": 4}, "model.lora_rank")]
+)
+def test_a_model_that_rounds_otherwise_is_refused(changes, named):
+    with pytest.raises(ConfigError, match=rf"trainer\.bitwise.*{named}"):
+        bitwise.check(ModelConfig(path="x", **changes), "cpu")
+
+
+def test_other_devices_and_compiled_models_are_refused(model_dir):
+    with pytest.raises(ConfigError, match=r"needs actor\.device=cpu"):
+        bitwise.check(ModelConfig(path="x", dtype="fp32"), "cuda")
+    with pytest.raises(ConfigError, match="compile"):
+        strategy(model_dir, compile=True)
+
+
+def test_a_part_without_an_invariant_version_is_refused_by_name():
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = torch.nn.Parameter(torch.ones(2, 3, 4))
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), Experts())
+    with pytest.raises(ConfigError, match="Experts"):
+        for module in model.modules():
+            bitwise._replace(module)
