@@ -278,4 +278,7 @@ CONFIGS = [
 @pytest.mark.parametrize("path", CONFIGS, ids=[f"{path.parent.name}/{path.name}" for path in CONFIGS])
 def test_the_configs_that_we_show_are_accepted(path: Path) -> None:
     said_by_its_script = ["model.path=somewhere", "data.train_files=[somewhere]"] if path.parent.name == "gpu" else []
-    assert look(path, said_by_its_script, [], []).findings == []
+    findings = look(path, said_by_its_script, [], []).findings
+    if missing := [each.sentence for each in findings if "which is not installed" in each.sentence]:
+        pytest.skip(missing[0])
+    assert findings == []

@@ -51,10 +51,11 @@ def evaluated(loss, inputs):
 @pytest.mark.parametrize("filler", [float("nan"), float("inf"), 1e30])
 def test_what_stands_outside_the_mask_does_not_matter(loss, filler):
     inputs = batch(torch.float64)
+    values = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
     tensors = {
-        field.name: torch.where(inputs.response_mask, getattr(inputs, field.name), filler)
-        for field in dataclasses.fields(inputs)
-        if getattr(inputs, field.name).dtype is not torch.bool
+        name: torch.where(inputs.response_mask, value, filler)
+        for name, value in values.items()
+        if value is not None and value.dtype is not torch.bool
     }
     terms, gradient, metrics = evaluated(loss, inputs)
     other_terms, other_gradient, other_metrics = evaluated(loss, dataclasses.replace(inputs, **tensors))

@@ -17,7 +17,11 @@ from corerl_testing.entries import required_options
 from corerl_testing.invariance import AGGREGATIONS, TinyPolicy, expect_invariant, setting
 from corerl_testing.ranks import World
 
-LOSSES = [entry.name for entry in load_plugins().registries.policy_losses if not required_options(entry)]
+LOSSES = [
+    entry.name
+    for entry in load_plugins().registries.policy_losses
+    if not required_options(entry) and entry.facts.of_logits is None
+]
 
 
 def selected(name: str) -> Selected[Any]:

@@ -12,6 +12,7 @@ CLIENTS = EXAMPLE.parents[1] / ".venv-clients" / "bin" / "python"
 SHAPE = ["--vocab-size=320", "--hidden-size=32", "--layers=1", "--heads=2", "--kv-heads=2", "--intermediate-size=64"]
 SHORT = ["trainer.total_training_steps=2", "trainer.val_before_train=false", "trainer.test_freq=-1"]
 SHORT += ["data.train_batch_size=2", "rollout.n=2", "actor.ppo_mini_batch_size=2"]
+SHORT += ["data.max_response_length=400"]  # a random model's text has other tokens when the client sends it again
 PROGRAM = """
 import json, runpy, site, sys
 site.addsitedir({packages!r})  # the libraries of the clients come first
@@ -34,7 +35,7 @@ def test_the_example_trains(tmp_path):
     commands = [
         ["prepare", "verifiers", "--taskset=days", "--train-size=8", "--test-size=2", f"--out={data}"],
         ["examples/agents-verifiers/data.py", f"{data}/sft.parquet"],
-        ["tiny-model", f"--out={model}", f"--corpus={data}/sft.parquet", *SHAPE, "--max-positions=128"],
+        ["tiny-model", f"--out={model}", f"--corpus={data}/sft.parquet", *SHAPE, "--max-positions=512"],
         ["train", "examples/agents-verifiers/config.yaml", *given],
     ]
     program = PROGRAM.format(packages=sysconfig.get_path("purelib"), commands=commands)
