@@ -212,8 +212,24 @@ def _overlapping_calls(engine: Engine) -> None:
         engine.require_greedy(call[0], outputs[0][0])
 
 
+TRIES = 3
+"""of the order of reports: on a busy machine an engine may finish all requests before the first report is read"""
+
+
 def _finished_requests_are_told(engine: Engine) -> None:
     """A short request among long ones: each is reported once, with its completions, and the short one first."""
+    tries = [_told_positions(engine)]
+    while tries[-1][:1] != [1] and sorted(tries[-1]) == [0, 1, 2] and len(tries) < TRIES:
+        tries.append(_told_positions(engine))
+    if sorted(tries[-1]) != [0, 1, 2] or tries[-1][:1] != [1]:
+        raise CheckFailed(
+            f"of requests of 60, 5 and 40 tokens, on_finished was told {tries[-1]}: it must be told each position "
+            "once, when it has finished"
+        )
+
+
+def _told_positions(engine: Engine) -> list[int]:
+    """Positions of finished requests, in the order of their reports."""
     requests = [request(max_tokens=60, n=2), request(PROMPTS[1], max_tokens=5, n=2), request(max_tokens=40)]
     requests = [replace(each, sampling=replace(each.sampling, ignore_eos=True)) for each in requests]
     told: list[tuple[int, list[Completion]]] = []
@@ -231,14 +247,9 @@ def _finished_requests_are_told(engine: Engine) -> None:
     outputs, thread = engine.wait(work)
     if threads - {thread}:
         raise CheckFailed("on_finished was called in another thread than the event loop's")
-    positions = [position for position, _ in told]
-    if sorted(positions) != [0, 1, 2] or positions[0] != 1:
-        raise CheckFailed(
-            f"of requests of 60, 5 and 40 tokens, on_finished was told {positions}: it must be told each position "
-            "once, when it has finished"
-        )
     if any(completions != outputs[position] for position, completions in told):
         raise CheckFailed("on_finished was told other completions than generate() returned")
+    return [position for position, _ in told]
 
 
 def _cancellation(engine: Engine) -> None:
