@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+DTYPES = ("float32", "int16", "int32", "uint8")
+MOST_DIMENSIONS = 4
+
 
 @dataclass(frozen=True, eq=False)
 class TokenValues:
@@ -26,6 +29,17 @@ class TokenValues:
     def __post_init__(self) -> None:
         if self.counts.ndim != 1 or len(self.values) != int(self.counts.sum()) or (self.counts < 0).any():
             raise ValueError(f"{len(self.values)} values for tokens with {int(self.counts.sum())}")
+
+    @classmethod
+    def from_bytes(cls, dtype: str, shape: Sequence[int], values: bytes, counts: bytes) -> "TokenValues":
+        """The values that another process, or a file, has as bytes.
+
+        Raises:
+            TypeError, ValueError: dtype, shape or lengths are invalid, or do not agree.
+        """
+        if dtype not in DTYPES or len(shape) > MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"values of tokens of {dtype!r:.20}, {shape!r:.50}")
+        return cls(np.frombuffer(values, dtype).reshape(shape), np.frombuffer(counts, np.int32))
 
     def __len__(self) -> int:
         return len(self.counts)

@@ -75,11 +75,12 @@ def pack_numbers(token_ids: list[int], log_probs: list[float]) -> bytes:
 
 
 def pack_columns(columns: "dict[str, tuple[Any, Any]]") -> tuple[list[Any], bytes]:
-    """Columns of one sample: name, dtype, shape of the values and number of tokens of each; and their bytes."""
+    """Columns of one sample: name, dtype, shape and bytes of the values, bytes of the counts; and all bytes."""
     facts, parts = [], []
     for name, (values, counts) in columns.items():
-        facts.append([name, str(values.dtype), list(values.shape), len(counts)])
-        parts += [values.tobytes(), counts.astype("int32").tobytes()]
+        own = [values.tobytes(), counts.astype("int32").tobytes()]
+        facts.append([name, str(values.dtype), list(values.shape), *map(len, own)])
+        parts += own
     return facts, b"".join(parts)
 
 
