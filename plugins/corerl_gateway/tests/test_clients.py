@@ -103,9 +103,10 @@ def test_langchain(tmp_path):
     check_two_turns(*play(tmp_path, "langchain_client.py", *names), *names)
 
 
-def test_the_training_client_of_verifiers(tmp_path, tiny_tokenizer_dir):
-    (tiny_tokenizer_dir / "config.json").write_text('{"model_type": "qwen2"}')
-    results, models = play(tmp_path, "verifiers_client.py", "tokens", texts=(END,), arguments=[str(tiny_tokenizer_dir)])
+def test_the_training_client_of_verifiers(tmp_path):
+    write_byte_tokenizer(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    results, models = play(tmp_path, "verifiers_client.py", "tokens", texts=(END,), arguments=[str(tmp_path / "model")])
     nodes = models["tokens"].nodes
     assert [turn[:3] for turn in results["turns"]] == [
         [list(read_by(node)), list(node.turn.token_ids), list(node.turn.log_probs)] for node in nodes
