@@ -1,7 +1,7 @@
 """``trainer.bitwise`` on one GPU: log-probs of vLLM beside those of fsdp, before and after updates, and what it costs.
 
-    python benchmarks/gpu/bitwise.py tokens --model /tmp/material/qwen2.5-1.5b --python /tmp/vllm/python
-    python benchmarks/gpu/bitwise.py runs --model /tmp/material/qwen2.5-0.5b --data /tmp/material/gsm8k/train.parquet \\
+    python benchmarks/gpu/equal_bits.py tokens --model /tmp/material/qwen2.5-1.5b --python /tmp/vllm/python
+    python benchmarks/gpu/equal_bits.py runs --model /tmp/material/qwen2.5-0.5b --data /tmp/material/gsm8k/train.parquet \\
         --python /tmp/vllm/python
 
 ``tokens``: the engine gets the trainer's random weights in bf16 and generates ``--prompts`` × ``--n`` responses of
