@@ -114,7 +114,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         arguments["enable_return_routed_experts"] = True
     if options.bitwise:
         bitwise.check(model, device)
-        arguments |= {"model_impl": "transformers", "enforce_eager": True}
+        arguments["model_impl"] = "transformers"
+        arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # compiled code rounds anew
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":

@@ -31,8 +31,8 @@ class Worker:
             keeps: the kept tokens are recorded.
             bitwise: the model computes with invariant operations.
         """
-        if bitwise:
-            invariant.use(self._corerl_model(), self.device.type)
+        if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
+            invariant.use_in(self)
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             log_probs.prepare(sampler, keeps)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
