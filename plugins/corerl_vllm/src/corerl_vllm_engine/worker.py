@@ -34,7 +34,7 @@ class Worker:
         if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
             invariant.use_in(self)
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
-            log_probs.prepare(sampler, keeps)
+            log_probs.prepare(sampler, keeps, bitwise)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
         devices: list[str] = weights.visible_devices()
         return devices
