@@ -5,6 +5,8 @@ Every method except ``shape`` is a collective: all ranks call it, each with its 
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs, Wanted
-from corerl.contracts.training_strategies import StrategySpec
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
@@ -116,6 +118,19 @@ class FsdpStrategy:
         for name, whole in as_in_files(self.model.config, lora.merged(self.model, self._whole, dtype)):
             yield name, whole.to(device)
             del whole
+
+    def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """As :meth:`weights`."""
+        return self.rounding.stream(lambda dtype: lora.apart(self.model, self._whole, dtype), dtype)
+
+    @contextmanager
+    def base(self, limit: MicroBatching) -> Iterator[None]:
+        spec, self.spec = self.spec, replace(self.spec, micro_batching=limit)
+        try:
+            with lora.without(self.model):
+                yield
+        finally:
+            self.spec = spec
 
     def offload(self) -> None:
         self._move(weights="cpu", optimizer="cpu")
