@@ -92,11 +92,12 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
             inject_adapter_in_model(_peft_config(config, value=value), model, ADAPTER, low_cpu_mem_usage=meta)
         except ValueError as error:
             raise ConfigError("model.target_modules", str(error)) from error
-    layers: list[tuple[str, Any]] = [each for each in model.named_modules() if isinstance(each[1], LoraLayer)]
-    for name, module in layers:
-        if type(module) is not Linear:
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    for name, layer in layers:
+        if type(layer) is not Linear:
             raise ConfigError("model.target_modules", f"{name} is no linear layer")
-        smaller = min(module.base_layer.weight.shape)
+        shape: Any = layer.get_base_layer().weight.shape
+        smaller = min(shape)
         if config.lora_rank > smaller:
             raise ConfigError("model.lora_rank", f"is {config.lora_rank}, and the smaller side of {name} is {smaller}")
 
