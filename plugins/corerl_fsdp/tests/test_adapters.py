@@ -193,7 +193,7 @@ def test_a_checkpoint_of_another_variant_is_refused(tmp_path, variant):
 
 
 def test_a_rank_above_the_sides_of_a_layer_is_refused():
-    with pytest.raises(ConfigError, match="model.lora_rank: is 40, and the smaller side of .*down_proj is 24"):
+    with pytest.raises(ConfigError, match=r"model.lora_rank: is 40, and the smaller side of .*down_proj is 24"):
         strategy(lora_rank=40)
 
 

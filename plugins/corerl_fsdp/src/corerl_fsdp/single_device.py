@@ -98,7 +98,7 @@ class SingleDeviceStrategy:
         return as_in_files(self.model.config, lora.merged(self.model, lora.cast, dtype))
 
     def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        return self.rounding.stream(lambda dtype: lora.apart(self.model, lora.cast, dtype), dtype)
+        return self.rounding.stream(lambda dtype: lora.apart(self.model, lora.flat, dtype), dtype)
 
     @contextmanager
     def base(self, limit: MicroBatching) -> Iterator[None]:

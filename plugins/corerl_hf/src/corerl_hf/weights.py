@@ -61,7 +61,7 @@ class AdapterWeights:
         self._model, self._device = model, model.device
         Weights(model, rounding)  # rounds the base
         lora.insert(model, config)
-        self._tensors = dict(lora.apart(model, lambda tensor, _: tensor))
+        self._tensors = lora.parameters(model)
 
     @torch.no_grad()
     def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,9 @@ def without(model: Any) -> Iterator[None]:
 Whole = Callable[[Tensor, torch.dtype | None], Tensor]
 """returns the full tensor of a parameter, in a dtype; None: the parameter's dtype"""
 
+Wholes = Callable[[Sequence[Tensor], torch.dtype | None], list[Tensor]]
+"""the same of several, of one dtype"""
+
 
 def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
     """Every weight of the plain model under its name, in ``dtype``, with adapters, if any, merged in float32."""
@@ -131,11 +134,22 @@ def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tupl
             yield name.replace(".base_layer.", "."), whole(parameter, dtype)
 
 
-def apart(model: Any, whole: Whole, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-    """The adapters alone, by their names in files of peft, in ``dtype``."""
-    for name, parameter in model.named_parameters():
-        if ".lora_" in name:
-            yield in_files(name), whole(parameter, dtype)
+def apart(model: Any, wholes: Wholes, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The adapters alone, by their names in files of peft, in ``dtype``; all are gathered at once."""
+    own = parameters(model)
+    yield from zip(own, wholes([*own.values()], dtype), strict=True)
+
+
+def parameters(model: Any) -> dict[str, Tensor]:
+    """The parameters of adapters, by their names in files of peft."""
+    return {in_files(name): parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+
+
+def flat(parameters: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+    """Copies in ``dtype``, views of one tensor: hundreds of small copies would take longer than all of it."""
+    whole = torch.cat([each.detach().reshape(-1) for each in parameters])
+    parts = torch.split(whole if dtype is None else whole.to(dtype), [each.numel() for each in parameters])
+    return [part.view(each.shape) for part, each in zip(parts, parameters, strict=True)]
 
 
 def in_files(name: str) -> str:

@@ -44,3 +44,7 @@ class GpuWorker(Worker):  # type: ignore[misc]
 def _tensors(model: Any) -> Iterable[torch.Tensor]:
     yield from model.parameters()
     yield from model.buffers()
+    for layer in model.modules():  # adapters are no parameters
+        for name in ("lora_a_stacked", "lora_b_stacked"):
+            stacked = getattr(layer, name, ())
+            yield from (stacked,) if isinstance(stacked, torch.Tensor) else stacked
