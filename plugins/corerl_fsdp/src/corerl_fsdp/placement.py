@@ -104,7 +104,8 @@ def full_together(parameters: Sequence[Tensor], device: str, dtype: torch.dtype 
     longest = max(map(sum, shares))
     gathered = own.new_empty(mesh.size() * longest)
     dist.all_gather_into_tensor(gathered, pad(own, (0, longest - len(own))), group=mesh.get_group())
-    parts = [row[: sum(share)].split(share) for row, share in zip(gathered.split(longest), shares, strict=True)]
+    rows = zip(torch.split(gathered, longest), shares, strict=True)
+    parts = [torch.split(row[: sum(share)], share) for row, share in rows]
     return [torch.cat(pieces).view(each.shape) for each, *pieces in zip(sharded, *parts, strict=True)]
 
 
