@@ -24,6 +24,8 @@ class GpuWorker(Worker):  # type: ignore[misc]
         cache = self.cache_config
         if cache.kv_cache_memory_bytes is None:
             graphs = 0 if self.model_config.enforce_eager else GRAPHS
+            if self.vllm_config.lora_config is not None:
+                graphs *= 2  # of batches without adapters, too
             cache.kv_cache_memory_bytes = cache_bytes(
                 int(self.requested_memory), held_bytes(_tensors(self.model_runner.get_model())), self._peak(), graphs
             )

@@ -77,7 +77,7 @@ class Worker:
     def corerl_end_update(self, complete: bool) -> list[str]:
         """End an update; returns vLLM's names of weights that were not loaded, or of layers that it does not have."""
         if self.corerl_adapter is not None:
-            with torch.no_grad():
+            with torch.inference_mode():
                 return self.corerl_adapter.end(complete)
         if not self.corerl_in_place:
             with self._corerl_loading():
