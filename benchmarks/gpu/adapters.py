@@ -175,7 +175,17 @@ def compare(strategy: SingleDeviceStrategy, prompts: list[list[int]], completion
 def table(figures: list[Figures], asked: argparse.Namespace) -> Table:
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     made = Table(title=f"{asked.backend}, {'tiny' if asked.tiny else asked.shape}, rank {asked.rank}, {name}")
-    heads = ("way", "MiB", "first update s", "median s", "range s", "verified s", "tokens/s", "largest diff", "mean diff")
+    heads = (
+        "way",
+        "MiB",
+        "first update s",
+        "median s",
+        "range s",
+        "verified s",
+        "tokens/s",
+        "largest diff",
+        "mean diff",
+    )
     for head in heads:
         made.add_column(head)
     for each in figures:

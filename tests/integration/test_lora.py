@@ -84,8 +84,7 @@ def test_the_reference_is_the_policy_without_its_adapters_and_no_second_model(tr
 
 def test_adapters_and_merged_weights_train_alike(train):
     apart, merged = (
-        [record for record in numbers(train(lora, f"rollout.lora={lora}", "trainer.total_training_steps=2"))]
-        for lora in ("adapter", "merged")
+        numbers(train(lora, f"rollout.lora={lora}", "trainer.total_training_steps=2")) for lora in ("adapter", "merged")
     )
     for left, right in zip(apart, merged, strict=True):
         assert left.keys() == right.keys()
