@@ -47,7 +47,8 @@ def _engine(config: Any) -> Any:
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     recording = Recording(settings["record"], settings["top_log_probs"])
     adapter = settings.get("adapter")
-    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=(recording.keeps, adapter))
+    arguments = recording.keeps, settings["bitwise"], adapter
+    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=arguments)
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     made = VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
     made.adapter = REQUEST if adapter else None

@@ -9,8 +9,10 @@ from corerl_engine.digest import digests
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from corerl_vllm_engine import log_probs
+from corerl_vllm_engine import invariant, log_probs
 from corerl_vllm_engine.adapter import Adapter
+
+invariant.keep_plain_weights()  # vLLM imports this module before it loads the model
 
 AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 """methods of layers that, on CUDA, use their weights unchanged"""
@@ -25,13 +27,16 @@ class Worker:
 
     corerl_adapter: Adapter | None = None
 
-    def corerl_prepare(self, keeps: bool, adapter: dict[str, Any] | None = None) -> list[str]:
+    def corerl_prepare(self, keeps: bool, bitwise: bool = False, adapter: dict[str, Any] | None = None) -> list[str]:
         """Prepare the worker once, after the start; returns the CUDA devices that this worker sees.
 
         Args:
             keeps: the kept tokens are recorded.
+            bitwise: the model computes with invariant operations.
             adapter: facts of the adapter that updates consist of; None: they consist of all weights.
         """
+        if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
+            invariant.use_in(self)
         if adapter is not None:
             self.corerl_adapter = Adapter(self.model_runner.lora_manager, adapter)
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
