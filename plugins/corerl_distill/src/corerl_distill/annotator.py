@@ -10,7 +10,7 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.token_outputs import Wanted
 from corerl.errors import RunError
-from corerl_distill.columns import column_name, put
+from corerl_distill.columns import column, column_name
 from corerl_distill.contexts import Contexts
 from corerl_distill.endpoint import Endpoint, Server
 from corerl_distill.of_logits import TopK
@@ -65,10 +65,10 @@ class Teachers:
 
 
 def _put(batch: Experience, teacher: str, rows: Tensor, reading: Reading) -> None:
-    for values, column in reading.columns.items():
-        if column.is_floating_point() and column.isnan().any():
+    for values, found in reading.columns.items():
+        if found.is_floating_point() and found.isnan().any():
             raise RunError(f"teacher '{teacher}' gave a NaN: its weights or its dtype (model.dtype) are at fault")
-        put(batch, column_name(teacher, values), rows, reading.mask, column)
+        batch.columns[column_name(teacher, values)] = column(batch, rows, reading.mask, found)
 
 
 def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: Any, models: Any) -> Reader:

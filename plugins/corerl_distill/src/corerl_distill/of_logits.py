@@ -9,7 +9,7 @@ from torch import Tensor
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.token_outputs import TokenChunk
 from corerl_distill.columns import column_name, find
-from corerl_distill.divergences import bins, divergence
+from corerl_distill.divergences import bins, divergence, exact
 from corerl_distill.head import TeacherHead
 from corerl_distill.options import CHUNK, DistillOptions
 
@@ -37,7 +37,7 @@ class OfTeachers:
         self._options, self._temperature, self._heads = options, temperature, heads
 
     def __call__(self, logits: Tensor, chunk: TokenChunk) -> dict[str, Tensor]:
-        values = logits[:, 0].float() * 0.0  # with the graph of the logits, also if no token has a teacher
+        values = exact(logits[:, 0]) * 0.0  # with the graph of the logits, also if no token has a teacher
         for name in self._heads:
             values = self._add(values, logits, chunk, name)
         sampled = self._options.form == "sampled"
@@ -49,7 +49,7 @@ class OfTeachers:
         batch, rows, steps = places
         if self._options.form == "sampled":
             found = find(batch, column_name(name, "log_probs"), rows, steps)
-            return values if found is None else values.index_add(0, found.tokens, found.values.float())
+            return values if found is None else values.index_add(0, found.tokens, found.values.to(values.dtype))
         found = find(batch, column_name(name, "values"), rows, steps)
         if found is None or not len(found.tokens):
             return values
@@ -73,7 +73,7 @@ class OfTeachers:
     def _distribution(self, hidden: Tensor, chunk: TokenChunk, name: str) -> Tensor:
         """(m, V) log-probs of the teacher."""
         head = self._heads[name] or chunk.head
-        return torch.log_softmax(head(hidden).float() / self._temperature, dim=-1)
+        return torch.log_softmax(exact(head(hidden)) / self._temperature, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,6 @@ class TopK:
     chunk_size: int = CHUNK
 
     def __call__(self, logits: Tensor, chunk: TokenChunk) -> dict[str, Tensor]:
-        log_probs = torch.log_softmax(logits[:, : self.vocabulary].float() / self.temperature, dim=-1)
+        log_probs = torch.log_softmax(exact(logits[:, : self.vocabulary]) / self.temperature, dim=-1)
         top = log_probs.topk(min(self.k, log_probs.shape[1]), dim=1).indices
         return {"top": top, "log_probs": bins(log_probs, top)}
