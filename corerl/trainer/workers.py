@@ -18,7 +18,14 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import OfLogitsFactory, TokenOutputs, Wanted
-from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
+from corerl.contracts.training_strategies import (
+    AveragingStrategy,
+    MeasuredStrategy,
+    MicroBatching,
+    StrategySpec,
+    TrainingStrategy,
+)
+from corerl.errors import ConfigError
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
@@ -132,6 +139,14 @@ class PolicyWorker(TrainedWorker):
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""
         return self.strategy.weights(self.sent_dtype)
+
+    @dispatch("split")
+    def forward_averaged(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        """:meth:`forward` with the strategy's average of past weights."""
+        if not isinstance(self.strategy, AveragingStrategy):
+            raise ConfigError("actor.strategy", f"{type(self.strategy).__name__} keeps no average of the weights")
+        with self.strategy.averaged():
+            return self.strategy.forward(batch, wanted)
 
     @dispatch("rank_zero")
     def measured(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Before each update the teachers read the mini-batch: each its rows, with the prompts that it is given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
-from corerl.contracts.token_outputs import Wanted
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.errors import RunError
 from corerl_distill.columns import column, column_name
 from corerl_distill.contexts import Contexts
@@ -79,7 +80,8 @@ def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: A
     """
     template_kwargs, vocabulary = plan.config.data.apply_chat_template_kwargs, models.shape.vocabulary
     server = Server(name, teacher) if teacher.url is not None else None
-    model = models.actor if teacher.weights == "policy" else models.others.get(role_name(name))
+    of_policy = {"policy": models.actor, "ema": AveragedPolicy(models.actor)}
+    model = of_policy.get(teacher.weights) or models.others.get(role_name(name))
     other = load_other(teacher, plan.config, plan.tokenizer)
     if other is not None:
         if options.form != "sampled":
@@ -92,6 +94,21 @@ def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: A
     if server is not None:
         return Endpoint(server, options, vocabulary, own)
     return ModelReader(model, options, plan.config.rollout.temperature, vocabulary, own)
+
+
+@dataclass(frozen=True)
+class AveragedPolicy:
+    """The average of the policy's weights, on the policy's workers.
+
+    Attributes:
+        actor: workers (:class:`corerl.trainer.workers.PolicyWorker`).
+    """
+
+    actor: Any
+
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        outputs: TokenOutputs = self.actor.forward_averaged(batch, wanted)
+        return outputs
 
 
 class ModelReader:

@@ -1,6 +1,6 @@
 """Functions of logits: of the policy, beside the columns of the teachers; of a teacher, its most probable tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +17,11 @@ from corerl_distill.options import CHUNK, DistillOptions
 def make(config: TrainConfig, options: DistillOptions) -> "OfTeachers":
     """In each worker of the policy; see :class:`corerl.contracts.token_outputs.OfLogitsFactory`."""
     heads: dict[str, TeacherHead | None] = {}
+    averaged = [name for name, teacher in options.named.items() if teacher.weights == "ema"]
     for name, teacher in options.named.items():
         own_head = options.form == "full" and teacher.weights == "own"
         heads[name] = TeacherHead(teacher, config) if own_head else None
-    return OfTeachers(options, config.rollout.temperature, heads)
+    return OfTeachers(options, config.rollout.temperature, heads, averaged)
 
 
 class OfTeachers:
@@ -30,11 +31,19 @@ class OfTeachers:
 
     Args:
         heads: output layers by teacher; None: the policy's own, which the teacher is.
+        averaged: teachers that are the average of the policy's weights.
     """
 
-    def __init__(self, options: DistillOptions, temperature: float, heads: Mapping[str, TeacherHead | None]) -> None:
+    def __init__(
+        self,
+        options: DistillOptions,
+        temperature: float,
+        heads: Mapping[str, TeacherHead | None],
+        averaged: Collection[str] = (),
+    ) -> None:
         self.chunk_size = options.chunk_size
         self._options, self._temperature, self._heads = options, temperature, heads
+        self._averaged = averaged
 
     def __call__(self, logits: Tensor, chunk: TokenChunk) -> dict[str, Tensor]:
         values = exact(logits[:, 0]) * 0.0  # with the graph of the logits, also if no token has a teacher
@@ -72,7 +81,8 @@ class OfTeachers:
     @torch.no_grad()
     def _distribution(self, hidden: Tensor, chunk: TokenChunk, name: str) -> Tensor:
         """(m, V) log-probs of the teacher."""
-        head = self._heads[name] or chunk.head
+        head = self._heads[name] or (chunk.averaged_head if name in self._averaged else chunk.head)
+        assert head is not None
         return torch.log_softmax(exact(head(hidden)) / self._temperature, dim=-1)
 
 

@@ -25,14 +25,19 @@ def chunk_size(size: int | None, wanted: Collection[Wanted]) -> int | None:
 
 
 def results(
-    wanted: Collection[Wanted], logits: Tensor, batch: Experience, places: Tensor, head: Callable[[Tensor], Tensor]
+    wanted: Collection[Wanted],
+    logits: Tensor,
+    batch: Experience,
+    places: Tensor,
+    head: Callable[[Tensor], Tensor],
+    averaged_head: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """The results of the wanted functions for the (n, V) logits of a chunk.
 
     Args:
         places: (n, 2) int64, rows and steps of the tokens.
     """
-    chunk = TokenChunk(batch, places[:, 0], places[:, 1], head)
+    chunk = TokenChunk(batch, places[:, 0], places[:, 1], head, averaged_head)
     given = [each(logits, chunk) for each in functions(wanted)]
     return {_OF_LOGITS + name: value for each in given for name, value in each.items()}
 
