@@ -111,9 +111,11 @@ ALGORITHMS: dict[str, list[str]] = {
         "rollout.record=[top_log_probs]",
         "algorithm.rollout_correction.score_centering=true",
     ],
-    # top-p 0.9, whose log-probs of training are over the kept tokens, and over the vocabulary
+    # top-p 0.9 and 0.5, whose log-probs of training are over the kept tokens, and over the vocabulary
     "truncated_kept": ["rollout.top_p=0.9", "rollout.record=[kept_tokens]"],
     "truncated": ["rollout.top_p=0.9", "algorithm.rollout_correction.max_log_prob_diff=.inf"],
+    "truncated_half_kept": ["rollout.top_p=0.5", "rollout.record=[kept_tokens]"],
+    "truncated_half": ["rollout.top_p=0.5", "algorithm.rollout_correction.max_log_prob_diff=.inf"],
     "kl": ["actor.kl_loss_type=kl"],
     "abs": ["actor.kl_loss_type=abs"],
     "mse": ["actor.kl_loss_type=mse"],
