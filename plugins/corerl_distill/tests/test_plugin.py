@@ -68,7 +68,11 @@ def test_another_policy_loss_has_no_teachers():
         ("{name: distill, teachers: {a: {path: x, timeout: 0}}}", (), "teachers.a.timeout: must be greater than 0"),
         ("{name: distill, teachers: {a: {path: x, data_sources: s}}}", (), "teachers.a.data_sources: must be a list"),
         ("{name: distill, teachers: {a: x}}", (), "actor.policy_loss.teachers.a: must be a mapping"),
-        ("{name: distill, teacher: x}", ("actor.strategy=megatron",), "actor.strategy: 'megatron' has no functions"),
+        (
+            "{name: distill, teachers: {a: {weights: ema}}}",
+            ("actor.strategy=megatron",),
+            "actor.strategy: must be torch or fsdp with ema_decay",
+        ),
     ],
 )
 def test_a_broken_rule_is_one_line(loss, others, message):

@@ -18,9 +18,6 @@ def check(options: DistillOptions, key: str, config: TrainConfig) -> None:
         raise ConfigError(
             f"{key}.divergence", "form sampled is an estimate of reverse_kl alone; use form full or top_k"
         )
-    strategy = config.actor.strategy if isinstance(config.actor.strategy, str) else config.actor.strategy["name"]
-    if strategy == "megatron":
-        raise ConfigError("actor.strategy", "'megatron' has no functions of logits, which distill needs; fsdp has them")
     for name, teacher in options.teachers.items():
         _check_teacher(teacher, f"{key}.teachers.{name}", options, config)
 

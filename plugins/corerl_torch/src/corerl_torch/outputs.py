@@ -53,23 +53,26 @@ class Columns:
 
     Args:
         shape: (B, T) of the batch.
+
+    Attributes:
+        flat: name -> column, as from :func:`flat`.
     """
 
     def __init__(self, shape: torch.Size) -> None:
         self._shape = shape
-        self._columns: dict[str, Tensor] = {}
+        self.flat: dict[str, Tensor] = {}
 
     def add(self, rows: Tensor, outputs: TokenOutputs) -> None:
         """Put the outputs of a micro-batch at these rows of the batch; without rows they give only the names."""
         for name, part in flat(outputs).items():
-            if name not in self._columns:
-                self._columns[name] = torch.zeros(*self._shape, *part.shape[2:], dtype=part.dtype)
+            if name not in self.flat:
+                self.flat[name] = torch.zeros(*self._shape, *part.shape[2:], dtype=part.dtype)
             if len(rows):
-                self._columns[name][rows, : part.shape[1]] = part.cpu()
+                self.flat[name][rows, : part.shape[1]] = part.cpu()
 
     def outputs(self) -> TokenOutputs:
         """All of them."""
-        return grouped(self._columns)
+        return grouped(self.flat)
 
 
 def flat(outputs: TokenOutputs) -> dict[str, Tensor]:
