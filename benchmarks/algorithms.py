@@ -129,6 +129,13 @@ ALGORITHMS: dict[str, list[str]] = {
     ],
     **TURNS,
 }
+BESIDE = {
+    "score_centering": ("sampler_int2",),
+    "truncated_kept": ("truncated",),
+    "truncated_half_kept": ("truncated_half",),
+}
+"""further curves in the picture of an algorithm"""
+
 BASELINES = (BASELINE, "agents_grpo")
 WORDS = {"quickstart": "quickstart", "agents": "agent example"}
 
@@ -290,7 +297,8 @@ def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
 
     for name, runs in results.items():
         figure, axes = pyplot.subplots(figsize=(5.2, 3.2), dpi=100)
-        for each, colour in ((baseline(name), "0.5"), (name, "tab:blue")):
+        others = [(other, "tab:orange") for other in BESIDE.get(name, ()) if other in results]
+        for each, colour in ((baseline(name), "0.5"), *others, (name, "tab:blue")):
             curves = [run for run in results[each].values() if run["accuracy"]]
             if not curves or (name in BASELINES and colour == "0.5"):
                 continue
