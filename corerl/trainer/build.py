@@ -105,9 +105,8 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     runtime.reserve(roles.values())
     workers = _workers(plan, runtime, roles, starts, further)
     actor, rollout = workers["actor"], workers["rollout"]
-    shape, most_gb = actor.shape(), config.ref.max_vocabulary_log_probs_gb
     others = {each.role.name: workers[each.role.name] for each in further}
-    models = Models(actor, workers.get("critic"), workers.get("ref"), shape, most_gb, others)
+    models = Models(actor, workers.get("critic"), workers.get("ref"), actor.shape(), others)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
     run = Run(config, parts, plan.plugins, folder)
@@ -148,7 +147,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
         finished=finished or (),
-        vocabulary=shape.vocabulary,
+        vocabulary=models.shape.vocabulary,
         measured=lambda: {name: value for part in measured for name, value in part().items()},
     )
     stack.callback(stream.close)

@@ -126,14 +126,14 @@ class PolicyWorker(TrainedWorker):
         spec = replace(_spec(config), optim=actor.optim, total_steps=total_updates, grad_clip=actor.grad_clip)
         self.strategy = parts.strategy.load()(spec)
         of_logits: OfLogitsFactory | None = parts.policy_loss.load_fact("of_logits")
+        loss_terms = plugins_of(config).hook.loss_terms
         self.objective = PolicyObjective(
             policy_loss=parts.policy_loss.load(),
-            kl_type=parts.kl_loss.load() if parts.kl_loss else None,
+            kl_type=parts.kl_loss.load() if parts.kl_loss and "logits" not in parts.kl_loss.entry.needs else None,
             kl_loss_coef=actor.kl_loss_coef,
-            kl_of_vocabulary=parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs,
             entropy_coeff=actor.entropy_coeff,
             of_logits=of_logits(config) if of_logits else None,
-            terms=[term for given in plugins_of(config).hook.loss_terms(config=config) for term in given or ()],
+            terms=[term for given in loss_terms(config=config, parts=parts) for term in given or ()],
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:

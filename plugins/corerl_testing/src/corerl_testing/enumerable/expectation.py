@@ -127,7 +127,6 @@ class Batches:
             "rollout_log_probs": rollout.log_probs,
             "old_log_probs": old.log_probs,
             "ref_log_probs": old.ref_log_probs,
-            "ref_vocabulary_log_probs": old.ref_vocabulary_log_probs,
             "sum_pi_squared": old.sum_pi_squared,
             "rewards": game.rewards,
             "values": values,
