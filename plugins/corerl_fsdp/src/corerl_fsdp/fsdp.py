@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from corerl.contracts.experience import Experience, collate
@@ -28,6 +29,7 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, sharded_model
 from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, ranks, sequence_parallel
+from corerl_torch.average import Average, kept
 from corerl_torch.loading import model_shape
 from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule
@@ -56,11 +58,14 @@ class FsdpStrategy:
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
         self._savers: Any = None
+        self.average: Average | None = None
         if spec.optim is None:
             self.token_model.requires_grad_(False)
         else:
             if spec.model.enable_gradient_checkpointing:
                 recompute_activations(self.model)
+            if self.options.ema_decay is not None and spec.head == "lm":
+                self.average = Average(self.model, self.options.ema_decay)
             self.optimizer = build_optimizer(self.model, spec.optim)
             self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
         self._rest()
@@ -79,6 +84,8 @@ class FsdpStrategy:
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         with ranks.deadline("update", self.options.timeout):
             self._wake()
+            if self.average is not None:
+                self.token_model.averaged = self.average.outside_body(self._whole)
             sums = Sums()
             cuts = self._cuts(mini_batch)
             for number, rows in enumerate(cuts, start=1):
@@ -119,6 +126,24 @@ class FsdpStrategy:
             yield name, whole.to(device)
             del whole
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """See the contract; a collective with the calls of ``forward`` within."""
+        self._wake()
+        self._reshard()
+        with kept(self.average).swapped():
+            try:
+                yield
+            finally:
+                self._reshard()
+        self._rest()
+
+    def _reshard(self) -> None:
+        """Free gathered weights, so that the next pass gathers the present shares."""
+        for module in self.token_model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
     def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As :meth:`weights`."""
         return self.rounding.stream(lambda dtype: lora.apart(self.model, self._wholes, dtype), dtype)
@@ -144,7 +169,9 @@ class FsdpStrategy:
         with ranks.deadline("save", self.options.timeout):
             if self._savers is None:
                 self._savers = ranks.group_beside(self.options.timeout)
-            write = sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule, self._savers)
+            write = sharded_checkpoint.save(
+                folder, self.model, self.optimizer, self.schedule, self._savers, self.average
+            )
 
         def write_all() -> None:
             if dist.get_rank() == 0:
@@ -157,7 +184,7 @@ class FsdpStrategy:
         """See the contract; the number of ranks may differ from that of :meth:`save`."""
         with ranks.deadline("load", self.options.timeout):
             lora.check_stored(folder, self.spec)
-            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule)
+            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule, self.average)
 
     def export(self, folder: Path) -> None:
         """See the contract; rank 0 writes, with the whole model in host memory."""
@@ -228,6 +255,8 @@ class FsdpStrategy:
             self._move(optimizer=self.spec.device)
         self.optimizer.step()
         self.schedule.step()
+        if self.average is not None:
+            self.average.update()
         self.optimizer.zero_grad(set_to_none=True)
         return lr
 
@@ -259,6 +288,8 @@ class FsdpStrategy:
             return
         if weights is not None:
             self.token_model.to(weights)
+            if self.average is not None:
+                self.average.to(weights)
             self.device = weights
         if optimizer is not None and self.spec.optim is not None:
             for state in self.optimizer.state.values():

@@ -34,14 +34,25 @@ class TorchOptions:
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of an engine with the same option (set by trainer.bitwise)"
     )
+    ema_decay: float | None = option(
+        None,
+        "keep an average of the trained weights, of which each update keeps this share; a teacher may have it; null: "
+        "none",
+        ge=0,
+        le=1,
+    )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
         """For `corerl check`: the whole model on each device."""
+        undivided = whole(size, model, updated=updated)
+        average = 4 * size.trained if updated and self.ema_decay is not None else 0
         return dataclasses.replace(
-            whole(size, model, updated=updated),
+            undivided,
+            weights=undivided.weights + average,
+            at_rest=undivided.at_rest + average,
             logit_positions=self.logits_chunk_size,
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
@@ -95,7 +106,8 @@ class FsdpOptions(TorchOptions):
         """
         undivided = super().share(size, ranks, model, updated=updated)
         trained = size.trained if updated else 0
-        stored = (4 * trained + size.bytes * (size.parameters - trained)) / ranks
+        kept = 4 if self.ema_decay is None else 8  # float32 weights, and their average
+        stored = (kept * trained + size.bytes * (size.parameters - trained)) / ranks
         freed = ranks > 1 and self.reshard_after_forward
         gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters)
         if ranks == 1 and (trained == 0 or size.bytes == 4):

@@ -1,7 +1,7 @@
 """Training strategy ``torch``: one model on one device."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from corerl.models import compute_dtype
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations
 from corerl_torch import lora
+from corerl_torch.average import Average, check_average, kept
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
@@ -31,6 +32,9 @@ from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Sums
 from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files
+
+AVERAGE = "average.safetensors"
+"""of a checkpoint: the averaged weights"""
 
 
 class SingleDeviceStrategy:
@@ -57,9 +61,12 @@ class SingleDeviceStrategy:
             compiled=options.compile,
             bitwise=options.bitwise,
         ).train(spec.optim is not None)
+        self.average: Average | None = None
         if spec.optim is None:
             self.model.requires_grad_(False)
             return
+        if options.ema_decay is not None and spec.head == "lm":
+            self.average = Average(self.model, options.ema_decay)
         if spec.model.enable_gradient_checkpointing:
             recompute_activations(self.model)
         self.optimizer = build_optimizer(self.model, spec.optim)
@@ -74,6 +81,8 @@ class SingleDeviceStrategy:
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         sums = Sums()
+        if self.average is not None:
+            self.token_model.averaged = self.average.outside_body(lambda weight: weight)
         for rows in self._cuts(mini_batch):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
@@ -96,6 +105,11 @@ class SingleDeviceStrategy:
 
     def _weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return as_in_files(self.model.config, lora.merged(self.model, lora.cast, dtype))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        with kept(self.average).swapped():
+            yield
 
     def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return self.rounding.stream(lambda dtype: lora.apart(self.model, lora.flat, dtype), dtype)
@@ -123,7 +137,11 @@ class SingleDeviceStrategy:
             for number, values in optimizer["state"].items()
         }
 
+        averages = {} if self.average is None else {name: _copied(each) for name, each in self.average.values.items()}
+
         def write() -> None:
+            if averages:
+                save_file(averages, folder / AVERAGE)
             save_file(weights, folder / "weights.safetensors")
             lora.note(folder, self.spec)
             torch.save({"optimizer": optimizer, "schedule": schedule}, folder / "optimizer.pt")
@@ -134,10 +152,11 @@ class SingleDeviceStrategy:
         lora.check_stored(folder, self.spec)
         with reading_file(folder / "weights.safetensors") as file, torch.no_grad():
             stored = load_file(file, device=self.spec.device)
-            for name, parameter in lora.trained(self.model):
-                if stored[name].shape != parameter.shape:
-                    raise ValueError(f"{name} has shape {list(stored[name].shape)}, not {list(parameter.shape)}")
-                parameter.copy_(stored[name])
+            _fill(lora.trained(self.model), stored)
+        if self.average is not None:
+            check_average(folder, (folder / AVERAGE).exists())
+            with reading_file(folder / AVERAGE) as file, torch.no_grad():
+                _fill(self.average.values.items(), load_file(file))
         with reading_file(folder / "optimizer.pt") as file:
             state = torch.load(file, map_location=self.spec.device, weights_only=True)
             restore_optimizer(self.optimizer, state["optimizer"])
@@ -170,6 +189,8 @@ class SingleDeviceStrategy:
         lr = float(self.schedule.get_last_lr()[0])
         self.optimizer.step()
         self.schedule.step()
+        if self.average is not None:
+            self.average.update()
         self.optimizer.zero_grad(set_to_none=True)
         return lr
 
@@ -190,6 +211,8 @@ class SingleDeviceStrategy:
 
     def _move(self, device: str) -> None:
         self.model.to(device)
+        if self.average is not None:
+            self.average.to(device)
         if self.spec.optim is not None:
             for state in self.optimizer.state.values():
                 for name, value in state.items():
@@ -197,6 +220,13 @@ class SingleDeviceStrategy:
                         state[name] = value.to(device)
         if device == "cpu" and self.spec.device == "cuda":
             torch.cuda.empty_cache()
+
+
+def _fill(tensors: Iterable[tuple[str, Tensor]], stored: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors:
+        if stored[name].shape != tensor.shape:
+            raise ValueError(f"{name} has shape {list(stored[name].shape)}, not {list(tensor.shape)}")
+        tensor.copy_(stored[name])
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """A transformers model whose outputs are numbers for each response token."""
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
 from corerl_torch import layout, outputs, packed_attention, tries
+from corerl_torch.average import replaced
 from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.output_layer import logits_of
 from corerl_torch.routers import Replay
@@ -75,6 +76,7 @@ class TokenModel(torch.nn.Module):
             self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
         self.compiled, self.sequence = compiled, sequence
+        self.averaged: Mapping[str, Tensor] | None = None  # weights outside the body, set by the strategy
         self.exact_logits = bitwise and spec.device == "cuda"
         if compiled:
             for layer in decoder_layers(model):
@@ -139,7 +141,8 @@ class TokenModel(torch.nn.Module):
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
             logits = self._head(hidden, answer)
-            further = outputs.results(wanted, logits, batch, places, functools.partial(self._head, answer=answer))
+            head, averaged = (functools.partial(each, answer=answer) for each in (self._head, self._averaged_head))
+            further = outputs.results(wanted, logits, batch, places, head, None if self.averaged is None else averaged)
             kept = kept_mask(batch, places, logits.shape[1])
             return further | (self._statistics(logits, targets, kept, named) if named else {})
 
@@ -166,6 +169,12 @@ class TokenModel(torch.nn.Module):
         """(N, V) logits of the hidden states (N, K), with all operations of the model after its body."""
         logits = logits_of(self.model, hidden, answer)
         return logits.float() if self.exact_logits else logits  # log-softmax of another dtype sums in another order
+
+    def _averaged_head(self, hidden: Tensor, answer: type) -> Tensor:
+        """:meth:`_head` with the averaged weights."""
+        assert self.averaged is not None
+        with replaced(self.model, self.averaged):
+            return self._head(hidden, answer)
 
 
 def decoder_layers(model: Any) -> list[Any]:
