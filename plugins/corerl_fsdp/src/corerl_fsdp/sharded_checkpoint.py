@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardWriter, fill
+from corerl_fsdp.token_model import stored
 from corerl_torch import lora
 from corerl_torch.optimizer import restore_schedule
 
@@ -62,8 +63,9 @@ class _OneCopy(BlockingAsyncStager):
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Trained weights and the optimizer's state by name, as the tensors themselves: loading fills them in place."""
     state: dict[str, Any] = {}
+    for name, tensor in stored(model):
+        state[f"model.{name}"] = tensor.detach()
     for name, parameter in lora.trained(model):
-        state[f"model.{name}"] = parameter.detach()
         for key, value in _of_adamw(optimizer, parameter).items():
             state[f"optimizer.{name}.{key}"] = value
     return state
