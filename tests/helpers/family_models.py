@@ -1,6 +1,7 @@
 """Folders with random models of the families of docs/models.md."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -10,9 +11,13 @@ from corerl_torch.families.probe import randomize
 from corerl_torch.families.table import Family
 
 
-def write_model(folder: Path, family: Family) -> Path:
-    """Write config, weights and tokenizer of a model of the family's shape; equal in every process."""
-    config = getattr(transformers, family.config)(**family.config_values())
+def write_model(folder: Path, family: Family, **changes: Any) -> Path:
+    """Write config, weights and tokenizer of a model of the family's shape; equal in every process.
+
+    Args:
+        changes: of the config.
+    """
+    config = getattr(transformers, family.config)(**{**family.config_values(), **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -91,6 +91,8 @@ def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any
     ) -> tuple[Tensor, None]:
         query, key, value = (sequence.tokens_for_heads(each) for each in (query, key, value))
+        if named.get("s_aux") is not None:
+            named["s_aux"] = named["s_aux"].chunk(sequence.size)[sequence.rank]
         attended, _ = packed_attention(module, query, key, value, *arguments, **named)
         return sequence.heads_for_tokens(attended), None
 

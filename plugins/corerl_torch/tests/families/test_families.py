@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from family_models import write_model
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, OptimConfig, RolloutConfig
@@ -27,8 +26,10 @@ from corerl_hf.options import HfOptions
 from corerl_testing.training_ranks import AllOutputs
 from corerl_testing.training_reference import copied_weights
 from corerl_testing.trees import tree_batch
-from corerl_torch.families.table import COLUMNS, FAMILIES, Family
+from corerl_torch.families.columns import COLUMNS
+from corerl_torch.families.table import FAMILIES, Family
 from corerl_torch.weights import as_in_files
+from family_models import write_model
 
 STATES = {column.key: column for column in COLUMNS}
 EXACT = 1e-5
@@ -131,7 +132,9 @@ def assert_agree(backend: HfBackend, one: SingleDeviceStrategy, tolerance: float
         GenerationRequest(str(number), prompt, SamplingParams(max_tokens=10, seed=number, n=2))
         for number, prompt in enumerate(PROMPTS)
     ]
-    samples = [(request, each) for request, given in zip(requests, run(backend, requests), strict=True) for each in given]
+    samples = [
+        (request, each) for request, given in zip(requests, run(backend, requests), strict=True) for each in given
+    ]
     batch = collate([each.prompt_ids for each, _ in samples], [each.token_ids for _, each in samples], [0] * 6)
     true = one.forward(batch, {"log_probs"}).log_probs
     assert true is not None
@@ -174,7 +177,7 @@ def test_a_checkpoint_keeps_every_tensor_of_the_files(built: Built, tmp_path: Pa
 
 
 def test_adapters_merge_into_an_export(built: Built, tmp_path: Path) -> None:
-    one = built.strategy(packs=True, lora_rank=2)
+    one = built.strategy(packs=True, lora_rank=2, target_modules=list(built.family.adapted) or "all-linear")
     before = copied_weights(one)
     update(one)
     assert any(not torch.equal(before[name], each) for name, each in copied_weights(one).items())

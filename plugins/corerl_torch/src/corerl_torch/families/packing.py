@@ -41,9 +41,13 @@ class Packing:
             return cls(packs=True, unshared=verdict.shared)
         name = type(model).__name__
         if ranks > 1:
-            raise ConfigError(KEY, f"{ranks} slices packed rows, and those of {name} cannot be packed: {verdict.packed}")
+            raise ConfigError(
+                KEY, f"{ranks} slices packed rows, and those of {name} cannot be packed: {verdict.packed}"
+            )
         if share_prefixes:
-            raise ConfigError(tries.KEY, f"prefixes cannot be shared by {name}, whose rows are padded: {verdict.packed}")
+            raise ConfigError(
+                tries.KEY, f"prefixes cannot be shared by {name}, whose rows are padded: {verdict.packed}"
+            )
         _tell(f"rows of {name} are padded: packed, they would disturb each other ({verdict.packed})")
         return cls(packs=False)
 

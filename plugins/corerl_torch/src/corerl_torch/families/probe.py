@@ -9,6 +9,7 @@ in each layout, once in a process.
 import functools
 import json
 import math
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -51,7 +52,8 @@ def probe(config: Any, device: str) -> Verdict:
         device: ``cpu`` or ``cuda``: the same family may have other kernels there.
     """
     text = config.get_text_config()
-    return _probe(type(text), json.dumps(text.to_dict(), sort_keys=True, default=str), device)
+    kind: Hashable = type(text)
+    return _probe(kind, json.dumps(text.to_dict(), sort_keys=True, default=str), device)
 
 
 @functools.cache

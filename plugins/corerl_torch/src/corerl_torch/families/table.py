@@ -6,9 +6,9 @@ This file imports neither torch nor transformers.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-State = Literal["proven", "padded", "refused", "not proven"]
+from corerl_torch.families.columns import COLUMNS, MEGATRON, REFUSED_BY_MEGATRON, Column, State
 
 WINDOWED = MappingProxyType({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4})
 RECURRENT = MappingProxyType(
@@ -26,6 +26,7 @@ SHARED_EXPERT = MappingProxyType({**EXPERTS, "shared_expert_intermediate_size": 
 NO_PACKING: Mapping[str, State] = MappingProxyType(
     {"torch.packed": "padded", "torch.prefixes": "refused", "fsdp.packed": "padded", "fsdp.ulysses": "refused"}
 )
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 NO_SHARING = "its recurrent state and its convolution run over the bounds of packed rows"
 
 
@@ -40,6 +41,8 @@ class Family:
         shape: of the two layers that tests build, beside :data:`SHAPE`.
         states: ``backend.feature`` → state, if it is another one than the column's.
         note: a limit, for a reader of the page; '' if there is none.
+        adapted: layers that get adapters in tests; (): ``all-linear``.
+        proofs: ``backend.feature`` → ``file::function``, if it is another test than the column's.
     """
 
     name: str
@@ -49,14 +52,23 @@ class Family:
     shape: Mapping[str, Any] = field(default_factory=dict)
     states: Mapping[str, State] = field(default_factory=dict)
     note: str = ""
+    adapted: tuple[str, ...] = ()
+    proofs: Mapping[str, str] = field(default_factory=dict)
 
     def config_values(self) -> dict[str, Any]:
         """Arguments of the config's class: two layers with random weights."""
         return {**SHAPE, **self.shape}
 
-    def state(self, column: "Column") -> State:
+    def state(self, column: Column) -> State:
         """What is proven."""
         return self.states.get(column.key, column.state)
+
+    def test(self, column: Column) -> str:
+        """``file::function`` that proves the state; '' if nothing does."""
+        state = self.state(column)
+        if state == "refused" and column.backend == "megatron" and column.feature != "lora":
+            return REFUSED_BY_MEGATRON
+        return "" if state == "not proven" else self.proofs.get(column.key, column.test)
 
 
 SHAPE: Mapping[str, Any] = MappingProxyType(
@@ -78,14 +90,26 @@ SHAPE: Mapping[str, Any] = MappingProxyType(
 """of every family; tokens are those of the tiny tokenizer of corerl-testing"""
 
 OF_MEGATRON: Mapping[str, State] = MappingProxyType(
-    {f"megatron.{feature}": "proven" for feature in ("packed", "tensor", "lora", "export")}
+    {f"megatron.{feature}": "proven" for feature in ("packed", "tensor", "export")}
 )
 """the four families of corerl-megatron"""
 
 FAMILIES: tuple[Family, ...] = (
     Family("Qwen2, Qwen2.5", "qwen2", "Qwen2Config", "Qwen2.5-0.5B … 72B", {"tie_word_embeddings": True}, OF_MEGATRON),
     Family("Qwen3", "qwen3", "Qwen3Config", "Qwen3-0.6B … 32B", {}, OF_MEGATRON),
-    Family("Qwen3-MoE", "qwen3_moe", "Qwen3MoeConfig", "Qwen3-30B-A3B, 235B-A22B", EXPERTS, OF_MEGATRON),
+    Family(
+        "Qwen3-MoE",
+        "qwen3_moe",
+        "Qwen3MoeConfig",
+        "Qwen3-30B-A3B, 235B-A22B",
+        EXPERTS,
+        {**OF_MEGATRON, "megatron.tensor": "not proven"},
+        "",
+        ATTENTION,
+        {
+            "megatron.packed": f"{MEGATRON}/test_router_replay.py::test_outputs_and_gradients_of_gates_are_those_of_torch"
+        },
+    ),
     Family(
         "Qwen3-Next",
         "qwen3_next",
@@ -94,6 +118,7 @@ FAMILIES: tuple[Family, ...] = (
         {**RECURRENT, **SHARED_EXPERT},
         NO_PACKING,
         f"without flash-linear-attention {NO_SHARING}",
+        ATTENTION,
     ),
     Family(
         "Qwen3.5",
@@ -147,16 +172,19 @@ FAMILIES: tuple[Family, ...] = (
         NO_PACKING,
         "transformers counts the positions of its layers without rotary embedding in the batch, not in the row, and "
         "its chunks of attention are in a mask alone",
+        ATTENTION,
     ),
     Family("Mistral", "mistral", "MistralConfig", "Mistral-7B, Small", {"sliding_window": 4}),
-    Family("Gemma 3", "gemma3_text", "Gemma3TextConfig", "Gemma 3 1B … 27B, text", {**WINDOWED, "query_pre_attn_scalar": 8}),
+    Family(
+        "Gemma 3", "gemma3_text", "Gemma3TextConfig", "Gemma 3 1B … 27B, text", {**WINDOWED, "query_pre_attn_scalar": 8}
+    ),
     Family(
         "Gemma 4",
         "gemma4_text",
         "Gemma4TextConfig",
         "Gemma 4 E2B … 31B, text",
         {
-            "layer_types": [*WINDOWED["layer_types"]] * 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
             "num_hidden_layers": 4,
             "num_kv_shared_layers": 2,
             "sliding_window": 4,
@@ -192,6 +220,7 @@ FAMILIES: tuple[Family, ...] = (
         },
         {},
         "the bias of its routers' scores is kept as loaded",
+        ATTENTION,
     ),
     Family(
         "DeepSeek-V3",
@@ -214,6 +243,7 @@ FAMILIES: tuple[Family, ...] = (
         },
         {},
         "the bias of its routers' scores is kept as loaded; weights are trained in bf16 or float32, not in FP8",
+        ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     ),
     Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED),
     Family(
@@ -230,53 +260,6 @@ FAMILIES: tuple[Family, ...] = (
         "Granite 3, 4 (dense)",
         {"logits_scaling": 4.0, "residual_multiplier": 0.3, "embedding_multiplier": 6.0, "attention_multiplier": 0.2},
     ),
-)
-
-
-class Column(NamedTuple):
-    """A feature of a backend.
-
-    Attributes:
-        state: of a family that says nothing else.
-        test: ``file::function`` that proves it; '' without one.
-        title: of the column.
-    """
-
-    backend: str
-    feature: str
-    title: str
-    state: State = "not proven"
-    test: str = ""
-
-    @property
-    def key(self) -> str:
-        """``backend.feature``."""
-        return f"{self.backend}.{self.feature}"
-
-
-HERE = "plugins/corerl_torch/tests/families/test_families.py"
-ON_RANKS = "plugins/corerl_fsdp/tests/test_families_on_ranks.py"
-MEGATRON = "plugins/corerl_megatron/tests"
-
-COLUMNS: tuple[Column, ...] = (
-    Column("torch", "packed", "packed", "proven", f"{HERE}::test_packed_rows_have_the_numbers_of_padded_rows"),
-    Column("torch", "prefixes", "shared prefixes", "proven", f"{HERE}::test_shared_prefixes_have_the_numbers_of_plain_rows"),
-    Column("torch", "lora", "LoRA", "proven", f"{HERE}::test_adapters_merge_into_an_export"),
-    Column("torch", "export", "export", "proven", f"{HERE}::test_an_export_agrees_with_the_engine"),
-    Column("fsdp", "packed", "packed", "proven", f"{ON_RANKS}::test_two_ranks_have_the_numbers_of_one_device"),
-    Column("fsdp", "ulysses", "Ulysses", "proven", f"{ON_RANKS}::test_two_ranks_share_rows"),
-    Column("fsdp", "lora", "LoRA", "proven", f"{ON_RANKS}::test_two_ranks_train_adapters"),
-    Column("fsdp", "export", "export", "proven", f"{ON_RANKS}::test_two_ranks_export_what_one_device_exports"),
-    Column("megatron", "packed", "packed", "not proven", f"{MEGATRON}/test_weights.py::"),
-    Column("megatron", "tensor", "tensor parallel", "not proven", f"{MEGATRON}/test_weights.py::"),
-    Column("megatron", "lora", "LoRA", "not proven", f"{MEGATRON}/test_weights.py::"),
-    Column("megatron", "export", "export", "not proven", f"{MEGATRON}/test_weights.py::"),
-    Column("hf", "lora", "LoRA, merged", "proven", f"{HERE}::test_adapters_merge_into_an_export"),
-    Column("hf", "export", "export and weights", "proven", f"{HERE}::test_an_export_agrees_with_the_engine"),
-    Column("vllm", "tensor", "tensor parallel"),
-    Column("vllm", "export", "export and weights"),
-    Column("sglang", "tensor", "tensor parallel"),
-    Column("sglang", "export", "export and weights"),
 )
 
 

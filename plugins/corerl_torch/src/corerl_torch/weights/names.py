@@ -15,7 +15,8 @@ def experts_apart(model_type: str) -> bool:
     """Whether the files of a family have separate matrices of each expert, by transformers' own table."""
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-    conversions = get_checkpoint_conversion_mapping(model_type) or ()
+    find: Any = get_checkpoint_conversion_mapping
+    conversions = find(model_type) or ()
     return any(OF_AN_EXPERT in getattr(each, "source_patterns", ()) for each in conversions)
 
 
