@@ -14,7 +14,6 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardWriter, fill
 from corerl_fsdp.token_model import stored
-from corerl_torch import lora
 from corerl_torch.optimizer import restore_schedule
 
 SCHEDULE = "schedule.json"
@@ -65,9 +64,9 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]
     state: dict[str, Any] = {}
     for name, tensor in stored(model):
         state[f"model.{name}"] = tensor.detach()
-    for name, parameter in lora.trained(model):
-        for key, value in _of_adamw(optimizer, parameter).items():
-            state[f"optimizer.{name}.{key}"] = value
+        if isinstance(tensor, nn.Parameter):
+            for key, value in _of_adamw(optimizer, tensor).items():
+                state[f"optimizer.{name}.{key}"] = value
     return state
 
 

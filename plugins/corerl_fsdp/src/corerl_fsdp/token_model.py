@@ -69,7 +69,7 @@ class TokenModel(torch.nn.Module):
         attention, ranks = spec.model.attn_implementation, sequence.size if sequence else 1
         packing = Packing(packs=use_remove_padding)
         if use_remove_padding and not bitwise:
-            packing = Packing.of(model, attention, spec.device, ranks=ranks, share_prefixes=share_prefixes)
+            packing = Packing.of(model, spec.model, spec.device, ranks=ranks, share_prefixes=share_prefixes)
         self.packs = use_remove_padding = packing.packs
         self.shares_prefixes = tries.shares(
             False if bitwise and share_prefixes is None else share_prefixes,

@@ -61,7 +61,7 @@ def load_model(
         if head == "value":
             config.num_labels = 1
             config.classifier_dropout = 0.0  # the default of transformers is a tenth
-        attention = _attention(auto, config, model.attn_implementation)
+        attention = supported_attention(auto, config, model.attn_implementation)
         # create tensors directly on the fastest device
         fastest = "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
         place = "meta" if device == "meta" else fastest
@@ -96,7 +96,7 @@ def load_model(
     return loaded.to(device)
 
 
-def _attention(auto: Any, config: Any, wanted: str) -> str:
+def supported_attention(auto: Any, config: Any, wanted: str) -> str:
     """``eager`` for a family without ``sdpa`` in transformers, such as gpt-oss, whose attention has sinks."""
     family = auto._model_mapping.get(type(config), None)
     return "eager" if wanted == "sdpa" and family is not None and not family._supports_sdpa else wanted

@@ -37,7 +37,7 @@ class Worker:
     def corerl_begin_update(self) -> None:
         """Discard the state of an incomplete update, and expect all weights."""
         model = self._corerl_model()
-        self.corerl_names = {as_reported(name) for name, _ in model.named_parameters()}
+        self.corerl_names = {as_reported(name) for name, _ in model.named_parameters()} - derived(model)
         self.corerl_loaded: set[str] = set()
         if not self.corerl_in_place:
             if self.device.type == "cpu":
@@ -87,13 +87,24 @@ def as_reported(name: str) -> str:
     return name.replace(".routed_experts.", ".")
 
 
+def derived(model: Any) -> set[str]:
+    """Names of parameters that vLLM makes of loaded ones: the factors of MLA's ``kv_b_proj``."""
+    layers = [(name, layer) for name, layer in model.named_modules() if is_latent(layer)]
+    return {f"{name}.{own}" for name, layer in layers for own, _ in layer.named_parameters(recurse=False)}
+
+
+def is_latent(layer: Any) -> bool:
+    """Whether a layer is multi-head latent attention."""
+    return any("MLA" in kind.__name__ for kind in type(layer).__mro__)
+
+
 def can_load_in_place(model: Any) -> bool:
     """Whether no layer transforms its weights after loading, as quantised layers, experts and MLA do."""
     for layer in model.modules():
         method = getattr(layer, "quant_method", None)
         if method is not None and type(method).__name__ not in AS_LOADED:
             return False
-        if any("MLA" in kind.__name__ for kind in type(layer).__mro__):
+        if is_latent(layer):
             return False
     return True
 

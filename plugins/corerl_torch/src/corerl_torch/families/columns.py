@@ -31,6 +31,7 @@ ON_RANKS = "plugins/corerl_fsdp/tests/test_families_on_ranks.py"
 MEGATRON = "plugins/corerl_megatron/tests"
 MEGATRON_AGREES = f"{MEGATRON}/test_ranks_agree.py::test_ranks_agree_with_one_device"
 MEGATRON_MOVES = f"{MEGATRON}/test_weights.py::test_weights_come_out_as_they_went_in_also_of_a_checkpoint_without_ranks"
+MEGATRON_ROUTES = f"{MEGATRON}/test_router_replay.py::test_outputs_and_gradients_of_gates_are_those_of_torch"
 NO_ADAPTERS = f"{MEGATRON}/test_arithmetic.py::test_a_config_is_refused_before_anything_is_loaded"
 IN_VLLM = "plugins/corerl_vllm/tests/test_families.py::test_a_family_has_the_trainers_log_probs_after_an_update"
 
@@ -52,7 +53,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("hf", "export", "export", "proven", f"{HERE}::test_an_export_agrees_with_the_engine"),
     Column("vllm", "tensor", "tensor parallel"),
     Column("vllm", "lora", "LoRA"),
-    Column("vllm", "export", "export", "not proven", IN_VLLM),
+    Column("vllm", "export", "export", "proven", IN_VLLM),
     Column("sglang", "tensor", "tensor parallel"),
     Column("sglang", "lora", "LoRA"),
     Column("sglang", "export", "export"),

@@ -9,19 +9,17 @@ HEADS = 4
 WINDOW = 4
 """tokens, so few that a row of a dozen tokens has keys outside"""
 
+EXPERTS = 4
+NUMBERS_OF_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
+CHOSEN_EXPERTS = ("num_experts_per_tok", "top_k_experts")
+
 MOST: dict[str, int] = {
     "attention_chunk_size": WINDOW,
     "first_k_dense_replace": 1,
     "floor_scale": WINDOW,
     "hidden_size_per_layer_input": 8,
     "n_group": 2,
-    "n_routed_experts": 8,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "num_local_experts": 8,
     "sliding_window": WINDOW,
-    "top_k_experts": 2,
-    "topk_group": 1,
     "vocab_size_per_layer_input": VOCABULARY,
 }
 """largest values by key"""
@@ -79,10 +77,15 @@ def _of_layers(key: str, value: Any, count: int, layers: Sequence[int]) -> Any:
 def _fewer(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with smaller numbers of heads and experts, and smaller widths of MLPs."""
     limits = MOST | {key: HIDDEN for key in values if "intermediate_size" in key}
+    limits |= dict.fromkeys(NUMBERS_OF_EXPERTS, EXPERTS)
     found = {
         key: min(value, limits[key]) if key in limits and isinstance(value, int) else value
         for key, value in values.items()
     }
+    experts = [found[key] for key in NUMBERS_OF_EXPERTS if found.get(key)]
+    if experts:  # all are chosen: rounding cannot change a choice
+        found |= {key: experts[0] for key in CHOSEN_EXPERTS if found.get(key)}
+        found |= {key: found["n_group"] for key in ("topk_group",) if found.get(key)}
     for heads, key_heads in (
         ("num_attention_heads", "num_key_value_heads"),
         ("num_attention_heads", "num_global_key_value_heads"),

@@ -38,11 +38,13 @@ def look(
     config = _config(model)
     if config is None:
         return
-    if packs and model.attn_implementation != "eager":
-        yield from _packing(
-            key, config, "cuda" if machine.gpus and not machine.planned else "cpu", share_prefixes, ranks
-        )
     kind = config.get_text_config().model_type
+    if packs and model.attn_implementation != "eager":
+        from corerl_torch.families.probe import probe
+
+        device = "cuda" if machine.gpus and not machine.planned else "cpu"
+        verdict = probe(config, device, trust_remote_code=model.trust_remote_code)
+        yield from _packing(key, verdict, kind, share_prefixes, ranks)
     if family_of(kind) is None:
         features = ", ".join(unproven(kind, backend))
         sentence = f"no test proves the family '{kind}' ({PAGE}); not proven under {backend}: {features}"
@@ -50,11 +52,8 @@ def look(
 
 
 def _packing(
-    key: str, config: Any, device: str, share_prefixes: bool | None, ranks: int
+    key: str, verdict: Any, kind: str, share_prefixes: bool | None, ranks: int
 ) -> Iterator[Finding | ConfigError]:
-    from corerl_torch.families.probe import probe
-
-    verdict, kind = probe(config, device), config.get_text_config().model_type
     if not verdict.packed:
         shared = "with and without shared prefixes" if not verdict.shared else "without shared prefixes"
         sentence = f"packed rows equal padded rows, {shared}, in two layers of '{kind}'"

@@ -4,6 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError
 from corerl.terminal import say
 from corerl_torch import tries
@@ -23,9 +24,7 @@ class Packing:
     unshared: str = ""
 
     @classmethod
-    def of(
-        cls, model: Any, attn_implementation: str, device: str, *, ranks: int, share_prefixes: bool | None
-    ) -> "Packing":
+    def of(cls, model: Any, config: ModelConfig, device: str, *, ranks: int, share_prefixes: bool | None) -> "Packing":
         """The packing of a model whose config asks for it; every rank finds the same.
 
         Args:
@@ -34,9 +33,9 @@ class Packing:
         Raises:
             ConfigError: rows cannot be packed, and ranks or prefixes shall be shared, which needs it.
         """
-        if attn_implementation == "eager":
+        if config.attn_implementation == "eager":
             return cls(packs=True)  # refused with its own error
-        verdict = probe(model.config, device)
+        verdict = probe(model.config, device, trust_remote_code=config.trust_remote_code)
         if not verdict.packed:
             return cls(packs=True, unshared=verdict.shared)
         name = type(model).__name__

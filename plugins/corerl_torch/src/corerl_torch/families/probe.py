@@ -9,7 +9,6 @@ in each layout, once in a process.
 import functools
 import json
 import math
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from corerl.contracts.experience import Experience, collate
 from corerl_torch import layout, packed_attention, tries
 from corerl_torch.families.cut import VOCABULARY, cut
 from corerl_torch.layout import Layout
-from corerl_torch.loading import own_random_state
+from corerl_torch.loading import own_random_state, supported_attention
 from corerl_torch.output_layer import body_of, logits_of
 
 TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}
@@ -44,28 +43,28 @@ class Verdict(NamedTuple):
     shared: str
 
 
-def probe(config: Any, device: str) -> Verdict:
+def probe(config: Any, device: str, *, trust_remote_code: bool = False) -> Verdict:
     """Compare the layouts by log-probs and gradients of a small model, within a second.
 
     Args:
         config: of a transformers causal language model.
         device: ``cpu`` or ``cuda``: the same family may have other kernels there.
+        trust_remote_code: the model's code may come from its folder.
     """
     text = config.get_text_config()
-    kind: Hashable = type(text)
-    return _probe(kind, json.dumps(text.to_dict(), sort_keys=True, default=str), device)
+    kind: Any = type(text)
+    return _probe(kind, json.dumps(text.to_dict(), sort_keys=True, default=str), device, trust_remote_code)
 
 
 @functools.cache
-def _probe(kind: Any, config: str, device: str) -> Verdict:
+def _probe(kind: Any, config: str, device: str, trust: bool) -> Verdict:
     try:
-        model = _model(cut(kind.from_dict(json.loads(config))), device)
+        model = _model(cut(kind.from_dict(json.loads(config))), device, trust)
         batch = _batch().to(device)
         true = _numbers(model, batch, layout.padded(batch))
     except (*FAILURES, ValueError) as error:
         why = f"no small model of the config can be computed: {_line(error)}"
         return Verdict(why, why)
-    model.set_attn_implementation("sdpa" if type(model)._supports_sdpa else "eager")
     packed_attention.use(model, "sdpa")
     packed = _difference(model, batch, layout.packed(batch), true)
     return Verdict(packed, packed or _difference(model, batch, tries.shared_prefixes(batch), true))
@@ -84,9 +83,11 @@ def _difference(model: Any, batch: Experience, laid: Layout, true: tuple[Tensor,
 
 def _numbers(model: Any, batch: Experience, laid: Layout) -> tuple[Tensor, Tensor]:
     """(N,) log-probs of the response tokens, and the gradient of a weighted sum of them."""
-    body = body_of(model)(**laid.inputs, use_cache=False)
+    headless = model.get_output_embeddings() is None
+    body = (model if headless else body_of(model))(**laid.inputs, use_cache=False)
     hidden = body.last_hidden_state.flatten(0, 1)[laid.positions]
-    logits = logits_of(model, hidden, type(body)).float()
+    logits = hidden @ model.get_input_embeddings().weight.T if headless else logits_of(model, hidden, type(body))
+    logits = logits.float()
     targets = layout.response_tokens(batch, laid.real)
     log_probs = logits.log_softmax(dim=-1).gather(1, targets[:, None]).squeeze(1)
     weights = torch.linspace(-1, 1, len(log_probs), device=log_probs.device)
@@ -95,17 +96,24 @@ def _numbers(model: Any, batch: Experience, laid: Layout) -> tuple[Tensor, Tenso
     return log_probs.detach(), torch.cat([each.flatten() for each in gradients if each is not None])
 
 
-def _model(config: Any, device: str) -> Any:
-    """A model whose weights make every part count: transformers' own are so small that a leak would be too."""
-    from transformers import AutoModelForCausalLM
+def _model(config: Any, device: str, trust: bool) -> Any:
+    """A model whose weights make every part count: transformers' own are so small that a leak would be too.
 
-    auto: Any = AutoModelForCausalLM
+    The text part of a model of images has a body alone.
+    """
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    of_text: Any = AutoModelForCausalLM
+    has_head = type(config) in of_text._model_mapping or "AutoModelForCausalLM" in (
+        getattr(config, "auto_map", None) or {}
+    )
+    auto: Any = of_text if has_head else AutoModel
     for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
         setattr(config, name, 0.0)
-    family = auto._model_mapping.get(type(config), None)
-    attention = "eager" if family is not None and not family._supports_sdpa else "sdpa"
+    attention = supported_attention(auto, config, "sdpa")
     with own_random_state(device, 0):
-        model = auto.from_config(config, dtype=torch.float32, attn_implementation=attention).to(device)
+        options = {"attn_implementation": attention, "trust_remote_code": trust}
+        model = auto.from_config(config, dtype=torch.float32, **options).to(device)
         randomize(model)
     return model
 

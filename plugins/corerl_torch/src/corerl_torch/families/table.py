@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from corerl_torch.families.columns import COLUMNS, MEGATRON, REFUSED_BY_MEGATRON, Column, State
+from corerl_torch.families.columns import COLUMNS, MEGATRON_ROUTES, REFUSED_BY_MEGATRON, Column, State
 
 WINDOWED = MappingProxyType({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4})
 RECURRENT = MappingProxyType(
@@ -26,6 +26,7 @@ SHARED_EXPERT = MappingProxyType({**EXPERTS, "shared_expert_intermediate_size": 
 NO_PACKING: Mapping[str, State] = MappingProxyType(
     {"torch.packed": "padded", "torch.prefixes": "refused", "fsdp.packed": "padded", "fsdp.ulysses": "refused"}
 )
+NOT_IN_VLLM: Mapping[str, State] = MappingProxyType({"vllm.export": "not proven"})
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 NO_SHARING = "its recurrent state and its convolution run over the bounds of packed rows"
 
@@ -106,9 +107,7 @@ FAMILIES: tuple[Family, ...] = (
         {**OF_MEGATRON, "megatron.tensor": "not proven"},
         "",
         ATTENTION,
-        {
-            "megatron.packed": f"{MEGATRON}/test_router_replay.py::test_outputs_and_gradients_of_gates_are_those_of_torch"
-        },
+        {"megatron.packed": MEGATRON_ROUTES},
     ),
     Family(
         "Qwen3-Next",
@@ -116,7 +115,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3NextConfig",
         "Qwen3-Next-80B-A3B",
         {**RECURRENT, **SHARED_EXPERT},
-        NO_PACKING,
+        {**NO_PACKING, **NOT_IN_VLLM},
         f"without flash-linear-attention {NO_SHARING}",
         ATTENTION,
     ),
@@ -126,7 +125,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3_5TextConfig",
         "Qwen3.5, text",
         RECURRENT,
-        NO_PACKING,
+        {**NO_PACKING, **NOT_IN_VLLM},
         f"without flash-linear-attention {NO_SHARING}",
     ),
     Family(
@@ -135,7 +134,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3_5MoeTextConfig",
         "Qwen3.5 with experts, text",
         {**RECURRENT, **SHARED_EXPERT},
-        NO_PACKING,
+        {**NO_PACKING, **NOT_IN_VLLM},
         f"without flash-linear-attention {NO_SHARING}",
     ),
     Family(
@@ -201,7 +200,7 @@ FAMILIES: tuple[Family, ...] = (
         "GptOssConfig",
         "gpt-oss-20b, 120b",
         {**WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 131072},
-        {},
+        NOT_IN_VLLM,
         "its sinks need the attention row by row, also on CUDA; weights are trained in bf16 or float32, not in MXFP4",
     ),
     Family("GLM-4", "glm4", "Glm4Config", "GLM-4-9B, 32B (0414)"),
@@ -235,6 +234,7 @@ FAMILIES: tuple[Family, ...] = (
             "first_k_dense_replace": 1,
             "n_group": 2,
             "topk_group": 1,
+            "topk_method": "noaux_tc",
             "q_lora_rank": 16,
             "kv_lora_rank": 16,
             "qk_rope_head_dim": 8,
