@@ -41,10 +41,6 @@ SIZES = {
     "shared_expert_intermediate_size": 32,
     "sliding_window": 16,
     "attention_chunk_size": 128,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
 }
 """those that vLLM's kernels take"""
 

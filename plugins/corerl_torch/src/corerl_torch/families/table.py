@@ -241,7 +241,7 @@ FAMILIES: tuple[Family, ...] = (
             "qk_nope_head_dim": 8,
             "v_head_dim": 12,
         },
-        {},
+        NOT_IN_VLLM,
         "the bias of its routers' scores is kept as loaded; weights are trained in bf16 or float32, not in FP8",
         ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     ),
