@@ -3,6 +3,7 @@
 Every method except ``shape`` is a collective: all ranks call it, each with its own rows, possibly none.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
-from corerl_torch.weights import as_in_files
+from corerl_torch.weights import as_in_files, saved_buffers
 
 
 class FsdpStrategy:
@@ -115,7 +116,8 @@ class FsdpStrategy:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
-        return self.rounding.stream(self._weights, dtype)
+        buffers = ((name, each.to(self.spec.device)) for name, each in saved_buffers(self.model))
+        return itertools.chain(self.rounding.stream(self._weights, dtype), buffers)
 
     def measured(self) -> dict[str, float]:
         return self.rounding.metrics()
@@ -192,7 +194,8 @@ class FsdpStrategy:
         dtype = compute_dtype(self.spec.model, self.spec.device)
         adapters = ((name, self._whole(each)) for name, each in lora.trained(self.model))
         weights: dict[str, Tensor] = {}
-        for name, tensor in adapters if adapter else self._weights(dtype):
+        whole = itertools.chain(self._weights(dtype), saved_buffers(self.model))
+        for name, tensor in adapters if adapter else whole:
             if dist.get_rank() == 0:
                 weights[name] = tensor.to("cpu", copy=True)
 
@@ -220,7 +223,7 @@ class FsdpStrategy:
             batch.lengths,
             self.spec.micro_batching,
             ranks.gather,
-            packed=self.options.use_remove_padding,
+            packed=self.token_model.packs,
             sharing=self.options.ulysses_sequence_parallel_size,
             trie=self.token_model.trie(batch),
         )

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
@@ -17,6 +17,8 @@ BYTES_PER_LOGIT = 12.0, 4.0
 @dataclass(frozen=True)
 class TorchOptions:
     """Options of strategy ``torch``, beyond those of every strategy."""
+
+    NAME: ClassVar[str] = "torch"
 
     use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; without computing padding")
     share_prefixes: bool | None = option(
@@ -66,8 +68,13 @@ class TorchOptions:
         """For `corerl check`: the tokens of a group whose rows are as long as the config allows."""
         if self.unshared and self.share_prefixes:
             yield ConfigError(f"{key}.share_prefixes", f"prefixes cannot be shared {self.unshared}")
+        found = list(self._family(key, config, machine))
+        yield from found
+        shares = not self.unshared and self.share_prefixes is not False
+        if any(not isinstance(each, Finding) or each.severity == "warning" for each in found):
+            shares = False  # the model's rows cannot be packed
         n, prompt, response = config.rollout.n, config.data.max_prompt_length, config.data.max_response_length
-        if n > 1 and not self.unshared and self.share_prefixes is not False and key == "actor.strategy":
+        if n > 1 and shares and key == "actor.strategy":
             rows, shared = n * (prompt + response), prompt + n * response
             yield finding(
                 "note",
@@ -76,10 +83,25 @@ class TorchOptions:
                 f"tokens a group instead of {rows:,}, {rows / shared:.1f} times fewer",
             )
 
+    def _family(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding | ConfigError]:
+        if key == "actor.strategy":
+            from corerl_torch.families.findings import look
+
+            packs, ranks = self.use_remove_padding and not self.bitwise, self.ranks_of_a_row
+            model, share = config.model, self.share_prefixes
+            yield from look(self.NAME, key, model, machine, packs=packs, share_prefixes=share, ranks=ranks)
+
+    @property
+    def ranks_of_a_row(self) -> int:
+        """Ranks that share the tokens of a row."""
+        return 1
+
 
 @dataclass(frozen=True)
 class FsdpOptions(TorchOptions):
     """Options of strategy ``fsdp``: all of ``torch``, and the sharding over ranks."""
+
+    NAME: ClassVar[str] = "fsdp"
 
     timeout: float = option(600.0, "seconds that a rank waits for the others, or for rank 0 to read the model", gt=0)
     reshard_after_forward: bool = option(
@@ -128,3 +150,7 @@ class FsdpOptions(TorchOptions):
         ranks = self.ulysses_sequence_parallel_size
         among = f"if {ranks} ranks share the tokens of a row (ulysses_sequence_parallel_size)"
         return super().unshared or (among if ranks > 1 else "")
+
+    @property
+    def ranks_of_a_row(self) -> int:
+        return self.ulysses_sequence_parallel_size

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
-from corerl_torch import lora
+from corerl_fsdp.token_model import stored
 from corerl_torch.average import PREFIX, Average, check_average
 from corerl_torch.optimizer import restore_schedule
 
@@ -80,10 +80,11 @@ class _OneCopy(BlockingAsyncStager):
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Any]:
     """Trained weights, the optimizer's state and the average by name: the tensors themselves, which loading fills."""
     state: dict[str, Any] = {}
-    for name, parameter in lora.trained(model):
-        state[f"model.{name}"] = parameter.detach()
-        for key, value in _of_adamw(optimizer, parameter).items():
-            state[f"optimizer.{name}.{key}"] = value
+    for name, tensor in stored(model):
+        state[f"model.{name}"] = tensor.detach()
+        if isinstance(tensor, nn.Parameter):
+            for key, value in _of_adamw(optimizer, tensor).items():
+                state[f"optimizer.{name}.{key}"] = value
     if average is not None:
         state |= {f"{PREFIX}{name}": value for name, value in average.values.items()}
     return state

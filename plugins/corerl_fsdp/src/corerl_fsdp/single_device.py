@@ -1,5 +1,6 @@
 """Training strategy ``torch``: one model on one device."""
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +22,7 @@ from corerl.errors import NonFiniteError
 from corerl.files import reading_file
 from corerl.models import compute_dtype
 from corerl_fsdp.options import TorchOptions
-from corerl_fsdp.token_model import TokenModel, recompute_activations
+from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
 from corerl_torch import lora
 from corerl_torch.average import Average, check_average, kept
 from corerl_torch.loading import load_model, model_shape
@@ -31,7 +32,7 @@ from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Sums
 from corerl_torch.tokenizers import load_tokenizer
-from corerl_torch.weights import as_in_files
+from corerl_torch.weights import as_in_files, saved_buffers
 
 AVERAGE = "average.safetensors"
 """of a checkpoint: the averaged weights"""
@@ -98,7 +99,7 @@ class SingleDeviceStrategy:
         return model_shape(self.model, self.spec.device)
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        return self.rounding.stream(self._weights, dtype)
+        return itertools.chain(self.rounding.stream(self._weights, dtype), saved_buffers(self.model))
 
     def measured(self) -> dict[str, float]:
         return self.rounding.metrics()
@@ -130,7 +131,7 @@ class SingleDeviceStrategy:
         self._move(self.spec.device)
 
     def save(self, folder: Path) -> Callable[[], None]:
-        weights = {name: _copied(parameter) for name, parameter in lora.trained(self.model)}
+        weights = {name: _copied(tensor) for name, tensor in stored(self.model)}
         optimizer, schedule = self.optimizer.state_dict(), dict(self.schedule.state_dict())
         optimizer["state"] = {
             number: {name: _copied(value) for name, value in values.items()}
@@ -151,8 +152,7 @@ class SingleDeviceStrategy:
     def load(self, folder: Path) -> None:
         lora.check_stored(folder, self.spec)
         with reading_file(folder / "weights.safetensors") as file, torch.no_grad():
-            stored = load_file(file, device=self.spec.device)
-            _fill(lora.trained(self.model), stored)
+            _fill(stored(self.model), load_file(file, device=self.spec.device))
         if self.average is not None:
             check_average(folder, (folder / AVERAGE).exists())
             with reading_file(folder / AVERAGE) as file, torch.no_grad():
@@ -167,12 +167,13 @@ class SingleDeviceStrategy:
             adapters = {name: each.detach().cpu() for name, each in lora.trained(self.model)}
             lora.write_adapter(folder, self.spec, adapters)
         else:
-            self.model.save_pretrained(folder, state_dict=dict(self._weights(self.compute_dtype)))
+            weights = itertools.chain(self._weights(self.compute_dtype), saved_buffers(self.model))
+            self.model.save_pretrained(folder, state_dict=dict(weights))
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """The rows of each micro-batch."""
-        packed = self.options.use_remove_padding
+        packed = self.token_model.packs
         return micro_batches(batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch))
 
     def _forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
@@ -222,11 +223,11 @@ class SingleDeviceStrategy:
             torch.cuda.empty_cache()
 
 
-def _fill(tensors: Iterable[tuple[str, Tensor]], stored: Mapping[str, Tensor]) -> None:
+def _fill(tensors: Iterable[tuple[str, Tensor]], read: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors:
-        if stored[name].shape != tensor.shape:
-            raise ValueError(f"{name} has shape {list(stored[name].shape)}, not {list(tensor.shape)}")
-        tensor.copy_(stored[name])
+        if read[name].shape != tensor.shape:
+            raise ValueError(f"{name} has shape {list(read[name].shape)}, not {list(tensor.shape)}")
+        tensor.copy_(read[name])
 
 
 def _copied(tensor: Tensor) -> Tensor:
