@@ -49,7 +49,7 @@ class Strategy:
 @pytest.fixture
 def policy():
     worker = PolicyWorker.__new__(PolicyWorker)
-    worker.strategy, worker.sent_dtype = Strategy(), torch.bfloat16
+    worker.strategy, worker.sent_dtype, worker.sends_adapters = Strategy(), torch.bfloat16, False
     return worker
 
 
@@ -114,8 +114,9 @@ def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(mon
     config.actor.use_dynamic_bsz, config.actor.device, config.rollout.temperature = True, "cpu", 0.7
     config.critic.path, config.critic.ppo_max_token_len_per_gpu, config.critic.grad_clip = "value model", 10, 0.5
     config.ref.path, config.ref.log_prob_max_token_len_per_gpu, config.trainer.seed = "reference", 20, 5
-    part = SimpleNamespace(load=lambda: lambda spec=None: spec, load_fact=lambda name: None)
-    parts = SimpleNamespace(strategy=part, critic_strategy=part, value_loss=part, policy_loss=part, kl_loss=None)
+    entry = SimpleNamespace(facts=SimpleNamespace(adapters=False))
+    part = SimpleNamespace(load=lambda: lambda spec=None: spec, load_fact=lambda name: None, entry=entry)
+    parts = SimpleNamespace(rollout_backend=part, strategy=part, critic_strategy=part, value_loss=part, policy_loss=part, kl_loss=None)
     monkeypatch.setattr(workers, "parts_of", lambda config: parts)
     actor, most = config.actor, config.actor.ppo_max_token_len_per_gpu
     own = {"optim": actor.optim, "total_steps": 6, "grad_clip": actor.grad_clip, "temperature": 0.7, "seed": 5}
