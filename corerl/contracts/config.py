@@ -311,7 +311,7 @@ class TrainerConfig:
     total_epochs: int = option(1, "passes over the training data", ge=1)
     total_training_steps: int | None = option(None, "last step of the run; null: from total_epochs", ge=1)
     seed: int = option(0, "seed of all randomness", ge=0)
-    bitwise: bool = option(False, "equal bits of log-probs in engine and trainer, on the CPU (docs/bitwise.md)")
+    bitwise: bool = option(False, "equal bits of log-probs in engine and trainer (docs/bitwise.md)")
     val_before_train: bool = option(True, "evaluate before the first step")
     test_freq: int = option(-1, "steps between evaluations, and one after the last step; -1: only that one", ge=-1)
     save_freq: int = option(-1, "steps between checkpoints, and one after the last step; -1: only that one", ge=-1)

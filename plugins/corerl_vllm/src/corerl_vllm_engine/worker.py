@@ -40,7 +40,7 @@ class Worker:
         if adapter is not None:
             self.corerl_adapter = Adapter(self.model_runner.lora_manager, adapter)
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
-            log_probs.prepare(sampler, keeps)
+            log_probs.prepare(sampler, keeps, bitwise)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
         devices: list[str] = weights.visible_devices()
         return devices
