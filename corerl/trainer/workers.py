@@ -126,7 +126,9 @@ class PolicyWorker(TrainedWorker):
         self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
         spec = replace(_spec(config), optim=actor.optim, total_steps=total_updates, grad_clip=actor.grad_clip)
         self.strategy = parts.strategy.load()(spec)
-        self.sends_adapters = adapters.are_sent(config, parts.strategy.entry.facts, parts.rollout_backend.entry.facts)
+        self.sends_adapters = config.model.lora_rank > 0 and adapters.are_sent(
+            config, parts.strategy.entry.facts, parts.rollout_backend.entry.facts
+        )
         self.base_limit = _ref_spec(config).micro_batching
         of_logits: OfLogitsFactory | None = parts.policy_loss.load_fact("of_logits")
         loss_terms = plugins_of(config).hook.loss_terms

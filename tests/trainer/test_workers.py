@@ -8,9 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from corerl.contracts import adapters
 from corerl.contracts.config import ActorConfig, ModelConfig, TrainConfig
+from corerl.contracts.facts import BackendFacts, StrategyFacts
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
+from corerl.errors import RunError
 from corerl.trainer import workers
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker, _spec, parts_of
 
@@ -56,6 +59,50 @@ def policy():
 def test_weights_are_sent_in_the_dtype_that_the_engine_computes_with(policy):
     assert [weight.dtype for _, weight in policy.weights()] == [torch.bfloat16]
     assert policy.strategy.asked == [torch.bfloat16]
+
+
+def test_adapters_are_sent_alone_by_strategies_that_have_them(policy):
+    policy.sends_adapters = True
+    with pytest.raises(RunError, match="Strategy has the fact adapters, and not the methods of AdaptingStrategy"):
+        policy.weights()
+    policy.strategy.adapters, policy.strategy.base = lambda dtype: ["adapter", dtype], lambda limit: None
+    assert policy.weights() == ["adapter", torch.bfloat16]
+
+
+@pytest.mark.parametrize(
+    ("model", "chosen", "facts", "are"),
+    [
+        ({"lora_rank": 2}, None, (True, True), True),
+        ({"lora_rank": 0}, "adapter", (True, True), False),
+        ({"lora_rank": 2}, "merged", (True, True), False),
+        ({"lora_rank": 2}, None, (False, True), False),
+        ({"lora_rank": 2}, None, (True, False), False),
+        ({"lora_rank": 2}, "adapter", (True, False), True),
+        ({"lora_rank": 2, "lora_dora": True}, None, (True, True), False),
+        ({"lora_rank": 2, "load_format": "dummy"}, None, (True, True), False),
+    ],
+)
+def test_adapters_are_sent_as_asked_or_if_both_sides_can(model, chosen, facts, are):
+    config = TrainConfig(model=ModelConfig("m", **model))
+    config.rollout.lora = chosen
+    strategy, backend = StrategyFacts(adapters=facts[0]), BackendFacts(adapters=facts[1])
+    assert adapters.are_sent(config, strategy, backend) is are
+
+
+@pytest.mark.parametrize(
+    ("path", "rank", "can", "holds"),
+    [
+        (None, 2, True, True),
+        ("m", 2, True, True),
+        ("n", 2, True, False),
+        (None, 0, True, False),
+        (None, 2, False, False),
+    ],
+)
+def test_the_policy_holds_the_reference_of_its_own_base_alone(path, rank, can, holds):
+    config = TrainConfig(model=ModelConfig("m", lora_rank=rank))
+    config.ref.path = path
+    assert adapters.hold_reference(config, StrategyFacts(adapters=can)) is holds
 
 
 def test_metrics_of_a_strategy_are_those_of_its_worker(policy):

@@ -95,7 +95,8 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
     for name, layer in layers:
         if type(layer) is not Linear:
-            raise ConfigError("model.target_modules", f"{name} is no linear layer")
+            advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
+            raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
         shape: Any = layer.get_base_layer().weight.shape
         smaller = min(shape)
         if config.lora_rank > smaller:
