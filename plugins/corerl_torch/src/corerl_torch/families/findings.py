@@ -76,13 +76,12 @@ def _packing(
 
 
 def _config(model: ModelConfig) -> Any:
-    """The config by transformers; None if it cannot be read."""
+    """The config by transformers; None if it cannot be read without the hub, which other checks ask."""
     from transformers import AutoConfig
 
     folder = Path(model.path).expanduser()
-    local = folder.is_dir()
-    options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
+    path = str(folder) if folder.is_dir() else model.path
     try:
-        return AutoConfig.from_pretrained(str(folder) if local else model.path, **options)
+        return AutoConfig.from_pretrained(path, trust_remote_code=model.trust_remote_code, local_files_only=True)
     except Exception:  # architectures raise different errors for their configs
         return None

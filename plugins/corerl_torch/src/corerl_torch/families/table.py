@@ -136,6 +136,7 @@ FAMILIES: tuple[Family, ...] = (
         {**RECURRENT, **SHARED_EXPERT},
         {**NO_PACKING, **NOT_IN_VLLM},
         f"without flash-linear-attention {NO_SHARING}",
+        ATTENTION,
     ),
     Family(
         "Llama 3",
