@@ -21,7 +21,7 @@ def test_plain_holds_for_the_command_that_it_is_given_to(monkeypatch, arguments,
     assert CliRunner().invoke(command, arguments).output == f"{drawn}\n"
 
 
-@pytest.mark.parametrize("module", ["corerl.cli.train", "corerl_tools.sft.command", "corerl_tools.generate.command"])
+@pytest.mark.parametrize("module", ["corerl.cli.train", "corerl_supervised.commands", "corerl_tools.generate.command"])
 def test_commands_that_draw_have_the_option(module):
     name = "train" if module.startswith("corerl.") else module.split(".")[1]
     module = importlib.import_module(module)

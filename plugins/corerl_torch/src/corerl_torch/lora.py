@@ -66,7 +66,7 @@ def add(model: Any, spec: StrategySpec) -> None:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer) and type(module) is not Linear:
             raise ConfigError("model.target_modules", f"{name} is no linear layer")
-    if spec.head == "value":
+    if spec.head != "lm":
         model.score.requires_grad_(True)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -154,7 +154,7 @@ def _described(spec: StrategySpec) -> dict[str, Any]:
 def _peft_config(spec: StrategySpec) -> Any:
     from peft import LoraConfig
 
-    model, value = spec.model, spec.head == "value"
+    model, value = spec.model, spec.head != "lm"
     targets = model.target_modules
     return LoraConfig(
         base_model_name_or_path=model.path,

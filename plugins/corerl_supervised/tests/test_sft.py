@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from corerl_tools.sft.chat import ChatExample
+from corerl_tools.sft.config import SftConfig, SftDataConfig, SftTrainerConfig
+from corerl_tools.sft.training import batch_of, mean_loss, run_sft
 
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.token_outputs import TokenOutputs
@@ -12,9 +15,6 @@ from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
-from corerl_tools.sft.chat import ChatExample
-from corerl_tools.sft.config import SftConfig, SftDataConfig, SftTrainerConfig
-from corerl_tools.sft.training import batch_of, mean_loss, run_sft
 
 EXAMPLES = [
     ChatExample((1, 2, 3, 4), (False, False, True, True)),
