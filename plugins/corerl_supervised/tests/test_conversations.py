@@ -197,7 +197,7 @@ def test_no_usable_row_is_an_error(tokenizer: ChatTokenizer, write_chats: Callab
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"message": []}, "line 1: has no 'messages' .did you mean 'message'.; its columns are message"),
+        ({"message": []}, "line 1: has no 'messages' .did you mean 'message'..; its columns are message"),
         ({"messages": []}, "line 1, column 'messages': has no messages"),
         ({"messages": "hi"}, r"line 1, column 'messages': must be a list of messages \{role, content\}, not str 'hi'"),
         ({"messages": [{"role": "user"}]}, "line 1, column 'messages', message 0: has no content"),

@@ -28,7 +28,7 @@ def sft(**arguments: Any) -> None:
     """Fine-tune a model on conversations, by supervised learning.
 
     CONFIG_FILE is YAML; KEY=VALUE changes single keys. The data are parquet or JSONL files with a column 'messages', a
-    list of {role, content}, or with the columns 'prompt' and 'response'; the model learns the messages of the assistant.
+    list of {role, content}, or with the columns 'prompt' and 'response'; the model learns the assistant's messages.
     """
     from corerl_supervised.config import SftConfig
 
@@ -53,8 +53,8 @@ def dpo(**arguments: Any) -> None:
 def reward_model(**arguments: Any) -> None:
     """Train a reward model, which 'reward.manager: {name: model, path: OUTPUT}' takes.
 
-    CONFIG_FILE is YAML; KEY=VALUE changes single keys. The data are as for 'corerl dpo'; with targets=scores, files with
-    the columns 'prompt', 'response' and 'score'.
+    CONFIG_FILE is YAML; KEY=VALUE changes single keys. The data are as for 'corerl dpo'; with targets=scores, files
+    with the columns 'prompt', 'response' and 'score'.
     """
     from corerl_supervised.config import RewardModelConfig
 

@@ -1,7 +1,8 @@
 """Reward models: the reward of a response is a linear function of the last hidden state at its last token.
 
-With preferences P(w ≻ l) = σ(r_w - r_l), the model of Bradley and Terry (1952), as Ouyang et al. (2022, arXiv 2203.02155,
-equation 1) train it; with scores, a regression. The exported folder is a transformers model for sequence classification.
+With preferences P(w ≻ l) = σ(r_w - r_l), the model of Bradley and Terry (1952), as Ouyang et al. (2022, arXiv
+2203.02155, equation 1) train it; with scores, a regression. The exported folder is a transformers model for sequence
+classification.
 """
 
 import json
@@ -58,7 +59,7 @@ class RewardModelTask:
         return PointwiseObjective(config.pointwise_loss)
 
     def exported(self, folder: Path) -> None:
-        """Name the class for sequence classification, whose weights are the same, and the padding after which it reads no score."""
+        """Name the class for sequence classification, which has the same weights, and the padding that it looks for."""
         file = folder / "config.json"
         config = json.loads(file.read_text())
         names = [

@@ -76,12 +76,12 @@ def batch_of(examples: Sequence[ChatExample]) -> Experience:
 
 
 def check_units(batch: Experience, metrics: Mapping[str, Mean], strategy: str) -> None:
-    """Raise RunError if a training strategy has separated the rows of a pair: a metric counts more pairs than there are."""
+    """Raise RunError if a training strategy has separated the rows of a pair: then a metric counts more pairs."""
     if batch.unit_ids is None or "accuracy" not in metrics:
         return
-    pairs, counted = len(batch.unit_ids.unique()), float(metrics["accuracy"].count)
+    pairs, counted = len(set(batch.unit_ids.tolist())), float(metrics["accuracy"].count)
     if counted != pairs:
         raise RunError(
-            f"training strategy '{strategy}' has put the rows of a pair into different micro-batches ({counted:g} parts of "
-            f"{pairs} pairs): it must keep rows of equal unit_ids together"
+            f"training strategy '{strategy}' has put the rows of a pair into different micro-batches ({counted:g} parts "
+            f"of {pairs} pairs): it must keep rows of equal unit_ids together"
         )

@@ -34,8 +34,8 @@ def micro_batches(
             rank has this number.
         trie: of packed rows that share prefixes, otherwise None: the tokens of a micro-batch are the distinct ones of
             its rows, rows with common prefixes are together, and there may be fewer micro-batches than ``at_least``.
-        unit_ids: (B,) int64, equal for rows that stay together, in a micro-batch that may be larger than the limit; None:
-            each row may be apart. With them, ``trie`` has no effect.
+        unit_ids: (B,) int64, equal for rows that stay together, in a micro-batch that may be larger than the limit;
+            None: each row may be apart. With them, ``trie`` has no effect.
     """
     if unit_ids is not None and len(lengths):
         return _of_units(lengths, unit_ids, limit, packed, at_least)

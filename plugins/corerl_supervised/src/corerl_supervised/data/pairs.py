@@ -48,8 +48,8 @@ def as_scored(tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]) -> E
     """Encodes conversations as reward manager ``model`` does, in one piece; the mask is on one token behind the end.
 
     A value is the prediction before a token, so the value before that token is the output at the last real token. A
-    model for sequence classification reads its score there, before padding: tokens at the end that equal the padding are
-    left out.
+    model for sequence classification reads its score there, before padding: tokens at the end that equal the padding
+    are left out.
     """
     padding = getattr(tokenizer.tokenizer, "pad_token_id", None)
 
