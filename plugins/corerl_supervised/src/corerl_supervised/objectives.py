@@ -69,16 +69,18 @@ class PreferenceObjective:
         if self.sft_coef:
             nll = -torch.where(batch.response_mask, values.double() * batch.loss_weights, 0.0).sum()
             loss, parts["sft_loss"] = loss + self.sft_coef * nll, nll.detach()
-        metrics = _measured(chosen.detach(), rejected.detach(), weights > 0)
+        trained = batch.response_mask.any(1)
+        whole = (of_units(1.0 * (trained & is_chosen)) > 0) & (of_units(1.0 * (trained & ~is_chosen)) > 0)
+        metrics = _measured(chosen.detach(), rejected.detach(), whole)
         return ObjectiveOutput(loss, {"loss": loss.detach(), **parts}, metrics)
 
 
-def _measured(chosen: Tensor, rejected: Tensor, counted: Tensor) -> dict[str, Mean]:
-    """Means over pairs: the accuracy, in which equal scores count half, both scores, and their difference."""
-    difference, count = chosen - rejected, counted.sum()
+def _measured(chosen: Tensor, rejected: Tensor, whole: Tensor) -> dict[str, Mean]:
+    """Means over the pairs with both rows here: the accuracy, in which equal scores count half, both scores, and their difference."""
+    difference, count = chosen - rejected, whole.sum()
     right = (difference > 0) + 0.5 * (difference == 0)
     named = {"accuracy": right, "margin": difference, "chosen": chosen, "rejected": rejected}
-    return {name: Mean((each * counted).sum(), count) for name, each in named.items()}
+    return {name: Mean((each * whole).sum(), count) for name, each in named.items()}
 
 
 @dataclass(frozen=True)

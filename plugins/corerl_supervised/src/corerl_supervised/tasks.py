@@ -76,12 +76,12 @@ def batch_of(examples: Sequence[ChatExample]) -> Experience:
 
 
 def check_units(batch: Experience, metrics: Mapping[str, Mean], strategy: str) -> None:
-    """Raise RunError if a training strategy has separated the rows of a pair: then a metric counts more pairs."""
+    """Raise RunError if a training strategy has separated the rows of a pair: then the metrics count fewer pairs."""
     if batch.unit_ids is None or "accuracy" not in metrics:
         return
     pairs, counted = len(set(batch.unit_ids.tolist())), float(metrics["accuracy"].count)
     if counted != pairs:
         raise RunError(
-            f"training strategy '{strategy}' has put the rows of a pair into different micro-batches ({counted:g} parts "
-            f"of {pairs} pairs): it must keep rows of equal unit_ids together"
+            f"training strategy '{strategy}' has put the rows of a pair into different micro-batches ({counted:g} of "
+            f"{pairs} pairs are whole): it must keep rows of equal unit_ids together"
         )
