@@ -106,13 +106,14 @@ class Experience:
         return dataclasses.replace(self.map(lambda _, tensor: tensor[first : last + 1]), columns=columns)
 
     def tokens(self) -> "Experience":
-        """The columns that a model reads."""
+        """The columns that a model reads, and those that place its rows."""
         return Experience(
             self.input_ids,
             self.prompt_lengths,
             self.response_lengths,
             self.response_mask,
             self.group_ids,
+            unit_ids=self.unit_ids,
             columns=self.columns,
         )
 

@@ -13,18 +13,18 @@ def sigma(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def dpo(w: float, l: float, m: float, beta: float = 0.1, eps: float = 0.0) -> float:  # noqa: E741
+def dpo(w: float, x: float, m: float, beta: float = 0.1, eps: float = 0.0) -> float:
     """Rafailov et al. 2023, equation 7; Mitchell 2023, equation 3; Amini et al. 2024, equation 8."""
-    z = beta * (w - l) - m
+    z = beta * (w - x) - m
     return -(1 - eps) * math.log(sigma(z)) - eps * math.log(sigma(-z))
 
 
 FORMULAS = {
     "sigmoid": (dpo, {}),
-    "sigmoid, smoothed": (lambda w, l, m: dpo(w, l, m, 0.5, 0.2), {"beta": 0.5, "label_smoothing": 0.2}),
-    "bradley_terry": (lambda w, l, m: -math.log(sigma(w - l - m)), {}),
-    "hinge": (lambda w, l, m: max(0.0, 1 + m - 0.2 * (w - l)), {"beta": 0.2}),
-    "ipo": (lambda w, l, m: (w - l - m - 1 / (2 * 0.25)) ** 2, {"tau": 0.25}),
+    "sigmoid, smoothed": (lambda w, x, m: dpo(w, x, m, 0.5, 0.2), {"beta": 0.5, "label_smoothing": 0.2}),
+    "bradley_terry": (lambda w, x, m: -math.log(sigma(w - x - m)), {}),
+    "hinge": (lambda w, x, m: max(0.0, 1 + m - 0.2 * (w - x)), {"beta": 0.2}),
+    "ipo": (lambda w, x, m: (w - x - m - 1 / (2 * 0.25)) ** 2, {"tau": 0.25}),
 }
 POINTS = [(-3.0, -5.0, 0.0), (2.0, 7.0, 0.0), (0.0, 0.0, 0.0), (12.0, -9.0, 0.5), (1.0, 0.5, 2.0)]
 
@@ -40,8 +40,8 @@ def test_a_loss_and_its_gradient_are_those_of_the_paper(case: str) -> None:
     assert terms.tolist() == pytest.approx([formula(*point) for point in POINTS], abs=1e-12)
     terms.sum().backward()
     h = 1e-6
-    for each, (dw, dl) in zip(inputs, ((h, 0.0), (0.0, h)), strict=True):
-        slopes = [(formula(w + dw, l + dl, m) - formula(w - dw, l - dl, m)) / (2 * h) for w, l, m in POINTS]  # noqa: E741
+    for each, (dw, dx) in zip(inputs, ((h, 0.0), (0.0, h)), strict=True):
+        slopes = [(formula(w + dw, x + dx, m) - formula(w - dw, x - dx, m)) / (2 * h) for w, x, m in POINTS]
         assert each.grad is not None
         assert each.grad.tolist() == pytest.approx(slopes, abs=1e-7)
 

@@ -76,7 +76,7 @@ class PreferenceObjective:
 
 
 def _measured(chosen: Tensor, rejected: Tensor, whole: Tensor) -> dict[str, Mean]:
-    """Means over the pairs with both rows here: the accuracy, in which equal scores count half, both scores, and their difference."""
+    """Means over the pairs with both rows here; equal scores count half in the accuracy."""
     difference, count = chosen - rejected, whole.sum()
     right = (difference > 0) + 0.5 * (difference == 0)
     named = {"accuracy": right, "margin": difference, "chosen": chosen, "rejected": rejected}

@@ -5,7 +5,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from corerl.checkpoint import random_state
+from corerl.errors import RunError
 from corerl.models import DTYPES, compute_dtype, resolve_device
+from corerl.terminal import say
 from corerl_supervised.plan import Plan
 from corerl_supervised.workers import TrainedModel
 
@@ -48,6 +50,13 @@ class Saving:
         if self._saved != step:
             self.save(step)
         self.settle()
+
+    def end(self) -> None:
+        """Wait for the checkpoint that is being written, however the run ends; an error of writing is printed."""
+        try:
+            self.settle()
+        except RunError as error:
+            say(str(error))
 
     def settle(self) -> None:
         """Wait for the checkpoint that is being written, and report it to plugins."""

@@ -9,7 +9,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.errors import NonFiniteError, RunError, Stopped
+from corerl.errors import LostError, NonFiniteError, RunError, Stopped
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
@@ -126,12 +126,16 @@ def fit(trainer: Trainer) -> None:
                 saving.save(trainer.step)
             if trainer.step < last:
                 trainer.stopping.check()
+        saving.settle()
     except Stopped:
         saving.save_done(trainer.step)
         raise
+    except LostError:
+        trainer.records.checkpoints.give_up()
+        raise
     finally:
         trainer.stopping.saves = False
-    saving.settle()
+        saving.end()
 
 
 def _is_due(step: int, frequency: int) -> bool:
