@@ -16,7 +16,12 @@ def run(job):
 
     head = job["head"]
     spec = StrategySpec(
-        ModelConfig(path=job["model"], dtype="fp32"), "cpu", MicroBatching(max_tokens=60), OPTIM, grad_clip=1e9, head=head
+        ModelConfig(path=job["model"], dtype="fp32"),
+        "cpu",
+        MicroBatching(max_tokens=60),
+        OPTIM,
+        grad_clip=1e9,
+        head=head,
     )
     strategy = FsdpStrategy(spec, FsdpOptions())
     rows = of_head(head)
