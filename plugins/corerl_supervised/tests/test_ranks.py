@@ -23,8 +23,9 @@ def two_ranks():
 
 @pytest.mark.parametrize("head", ["lm", "score"])
 def test_two_ranks_take_the_step_of_one_device(head, two_ranks):
-    from corerl_fsdp.single_device import SingleDeviceStrategy
     from supervised_jobs import OPTIM, objective, of_head
+
+    from corerl_fsdp.single_device import SingleDeviceStrategy
 
     model, limit = ModelConfig(path=str(tiny_model()), dtype="fp32"), MicroBatching(max_sequences=100)
     alone = SingleDeviceStrategy(StrategySpec(model, "cpu", limit, OPTIM, grad_clip=1e9, head=head))
