@@ -284,8 +284,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "{train,val}/{chosen,rejected,margin}",
             "",
-            "mean score of the preferred and of the other response, and the difference: log π - log π_ref in nats of `dpo`, rewards "
-            "of `reward-model`",
+            "mean score of the preferred and of the other response, and the difference: of `dpo` log π - log π_ref in "
+            "nats, of `reward-model` rewards",
         ),
         Metric("{train,val}/sft_loss", "nats", "`sft_coef`: mean cross-entropy of the preferred response"),
         Metric(
