@@ -5,6 +5,7 @@ meanwhile. Here the trainer's models and other replicas take and free memory at 
 own memory counts.
 """
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,11 +13,17 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.v1.worker.gpu_worker import Worker
 
+from corerl_vllm_engine import BITWISE, invariant
 from corerl_vllm_engine.memory import GRAPHS, cache_bytes, held_bytes
 
 
 class GpuWorker(Worker):  # type: ignore[misc]
     """The cache gets the engine's share of the device's memory without weights, activations, graphs and libraries."""
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        super().load_model(*args, **kwargs)
+        if BITWISE in os.environ:
+            invariant.use_in(self)
 
     @torch.inference_mode()
     def determine_available_memory(self) -> int:
