@@ -5,10 +5,13 @@ import os
 import signal
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from corerl.cli.main import run
 from corerl.errors import ConfigError, NonFiniteError, RunError, Stopped, WorkerDiedError
 from corerl_supervised.workers import TrainedModel
+from corerl_testing.tiny_model import tiny_model
 
 PAIRS = [
     {"prompt": f"say {word}", "chosen": f"{word}, please", "rejected": "no" * length}
@@ -111,3 +114,27 @@ def test_the_metrics_of_a_pair_do_not_depend_on_micro_batches(trained, rows, tmp
     )
     for record, other in zip(one.lasting, cut.lasting, strict=True):
         assert record == pytest.approx(other, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo", "reward-model"])
+def test_a_checkpoint_is_exported_as_the_model_of_its_last_step(command, trained, rows, write_jsonl, tmp_path):
+    if command == "sft":
+        rows = [write_jsonl([{"prompt": row["prompt"], "response": row["chosen"]} for row in PAIRS], "sft.jsonl")]
+    folder = trained(command, rows, trainer__save_freq=3).folder
+    assert run(["export", str(folder), str(tmp_path / "exported")]) == 0
+    written, exported = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "exported"))
+    assert written.keys() == exported.keys()
+    assert all(torch.equal(written[name], exported[name]) for name in written)
+    names = [
+        json.loads((each / "config.json").read_text())["architectures"] for each in (folder, tmp_path / "exported")
+    ]
+    assert names[0] == names[1] == [f"Qwen2For{'SequenceClassification' if command == 'reward-model' else 'CausalLM'}"]
+
+
+def test_adapters_are_trained_beside_a_base_that_is_the_reference(trained, rows, tmp_path):
+    [first, *_], folder = trained("dpo", rows, model__lora_rank=2)
+    assert first["train/accuracy"] == 0.5
+    base, tuned = (load_file(each / "model.safetensors") for each in (tiny_model(), folder))
+    assert any(not torch.equal(base[name], tuned[name]) for name in base)
+    [first, *_], folder = trained("reward-model", rows, model__lora_rank=2, output=str(tmp_path / "rm"))
+    assert "score.weight" in load_file(folder / "model.safetensors")

@@ -4,7 +4,6 @@ Rafailov et al. 2023, arXiv 2305.18290. The score of a response is the sum over 
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -39,8 +38,8 @@ class DpoTask:
     def objective(self) -> PreferenceObjective:
         return PreferenceObjective(self.parts["loss"].load(), sft_coef=self._config.sft_coef)
 
-    def exported(self, folder: Path) -> None:
-        pass
+    def model_config(self, values: dict[str, Any]) -> dict[str, Any]:
+        return values
 
 
 def pair_batch(pairs: Sequence[Pair], *, length_normalize: bool = False) -> Experience:

@@ -5,9 +5,8 @@ With preferences P(w ≻ l) = σ(r_w - r_l), the model of Bradley and Terry (195
 classification.
 """
 
-import json
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,7 +14,6 @@ import torch
 from corerl.contracts.experience import Experience
 from corerl.contracts.objective import Objective
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.files import atomic_path
 from corerl.objective import loss_weights
 from corerl.registry import Registries, Selected
 from corerl_supervised.config import RewardModelConfig
@@ -58,15 +56,9 @@ class RewardModelTask:
             return PreferenceObjective(self.parts["loss"].load(), output="values", center_coef=config.center_coef)
         return PointwiseObjective(config.pointwise_loss)
 
-    def exported(self, folder: Path) -> None:
-        """Name the class for sequence classification, which has the same weights, and the padding that it looks for."""
-        file = folder / "config.json"
-        config = json.loads(file.read_text())
-        names = [
-            name.replace("ForTokenClassification", "ForSequenceClassification") for name in config["architectures"]
-        ]
-        config["architectures"] = names
-        if self._padding is not None:
-            config["pad_token_id"] = self._padding
-        with atomic_path(file) as temporary:
-            temporary.write_text(json.dumps(config, indent=2) + "\n")
+    def model_config(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Of the class for sequence classification, with one label and the padding that it looks for."""
+        named = [re.sub(r"For\w+$", "ForSequenceClassification", name) for name in values["architectures"]]
+        labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        padding = {} if self._padding is None else {"pad_token_id": self._padding}
+        return {**values, "architectures": named, **labels, **padding}

@@ -1,6 +1,7 @@
 """From a plan to a trained model."""
 
 import gc
+import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -91,7 +92,7 @@ def _start(plan: Plan, stack: ExitStack, restarts: Restarts, stopping: Stopping)
     checkpoints = CheckpointStore(
         run.folder / "checkpoints",
         max_to_keep=config.trainer.max_ckpt_to_keep,
-        model_files=plan.tokenizer.model_files(),
+        model_files=_model_files(plan),
         timeout=config.trainer.save_timeout,
     )
     records = Records(stack.enter_context(_open_log(run, plan)), checkpoints)
@@ -119,10 +120,21 @@ def _write_model(trainer: Trainer) -> None:
     remove(temporary)
     temporary.mkdir()
     trainer.model.export(temporary)
-    trainer.plan.task.exported(temporary)
+    config = temporary / "config.json"
+    config.write_bytes(_model_config(trainer.plan, config.read_bytes()))
     for file in sorted(temporary.iterdir(), key=lambda file: file.name == "config.json"):
         file.replace(folder / file.name)
     remove(temporary)
+
+
+def _model_files(plan: Plan) -> dict[str, bytes]:
+    """The model's files beside weights, for ``corerl export``."""
+    files = plan.tokenizer.model_files()
+    return {**files, "config.json": _model_config(plan, files["config.json"])}
+
+
+def _model_config(plan: Plan, content: bytes) -> bytes:
+    return (json.dumps(plan.task.model_config(json.loads(content)), indent=2) + "\n").encode()
 
 
 def _clear(folder: Path) -> None:

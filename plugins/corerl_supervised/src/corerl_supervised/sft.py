@@ -1,7 +1,6 @@
 """Supervised fine-tuning: cross-entropy on the assistant's tokens, a mean over all of them in the mini-batch."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from corerl.contracts.experience import Experience
@@ -36,5 +35,5 @@ class SftTask:
     def objective(self) -> SupervisedObjective:
         return SupervisedObjective()
 
-    def exported(self, folder: Path) -> None:
-        pass
+    def model_config(self, values: dict[str, Any]) -> dict[str, Any]:
+        return values

@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from corerl.contracts.experience import Experience, collate
@@ -52,8 +51,8 @@ class Task(Protocol):
 
     def objective(self) -> Objective: ...
 
-    def exported(self, folder: Path) -> None:
-        """Complete the model folder that the strategy has written."""
+    def model_config(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The content of the trained model's ``config.json``, from that of the model it began with."""
         ...
 
 
