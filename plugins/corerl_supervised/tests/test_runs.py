@@ -138,3 +138,12 @@ def test_adapters_are_trained_beside_a_base_that_is_the_reference(trained, rows,
     assert any(not torch.equal(base[name], tuned[name]) for name in base)
     [first, *_], folder = trained("reward-model", rows, model__lora_rank=2, output=str(tmp_path / "rm"))
     assert "score.weight" in load_file(folder / "model.safetensors")
+
+
+def test_an_output_that_holds_what_is_read_is_refused(trained, rows, tmp_path):
+    with pytest.raises(ConfigError, match=r"output: .* holds .*rows\.jsonl, which this run reads"):
+        trained("dpo", rows, output=str(tmp_path))
+    folder = trained("dpo", rows).folder
+    with pytest.raises(ConfigError, match=r"output: .*out holds .*out, which this run reads"):
+        trained("dpo", rows, model__path=str(folder), overwrite=True)
+    assert (folder / "model.safetensors").is_file()

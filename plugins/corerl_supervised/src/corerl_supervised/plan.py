@@ -80,9 +80,9 @@ def make_plan(config: SupervisedConfig, plugins: Plugins) -> Plan:
         RequestError: the output folder, the device, a part, the tokenizer, the data or the checkpoint cannot be used.
     """
     folder = Path(config.output).expanduser()
-    check_output(config, folder)
-    resolve_device(config.trainer.device, "trainer.device")
     task = task_of(config, plugins.registries)
+    check_output(config, folder, task.reference)
+    resolve_device(config.trainer.device, "trainer.device")
     parts = select_parts(config, plugins, task)
     tokenizer = load_tokenizer(config.model, plugins)
     train = task.load(config.data.train_files, tokenizer)
@@ -126,8 +126,12 @@ def resumes(config: SupervisedConfig, folder: Path) -> bool:
     return is_unfinished and config.trainer.resume_mode == "auto"
 
 
-def check_output(config: SupervisedConfig, folder: Path) -> None:
+def check_output(config: SupervisedConfig, folder: Path, reference: str | None) -> None:
     """Raise ConfigError if the output folder cannot be used."""
+    model, data = config.model, config.data
+    for read in (model.path, model.tokenizer_path, reference, *data.train_files, *data.val_files):
+        if read and folder.resolve() in (path := Path(read).expanduser().resolve(), *path.parents):
+            raise ConfigError("output", f"{folder} holds {read}, which this run reads: name another folder")
     if folder.exists() and not resumes(config, folder):
         if not config.overwrite:
             raise ConfigError("output", f"{folder} already exists; overwrite=true replaces it")
