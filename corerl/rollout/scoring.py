@@ -38,7 +38,6 @@ def scorers_or_reasons(
     A source without a scorer is none of them if the reward manager needs no scorers.
     """
     sources, table = list(data_sources), table_of_sources(registries.scorers)
-    alone = parts.reward_manager.entry.facts.scores_alone
     scorers: dict[str, Selected[Scorer]] = {}
     reasons: dict[str, RequestError] = {}
     try:
@@ -50,7 +49,7 @@ def scorers_or_reasons(
             configured = _configured(source, parts.scorers) or parts.scorer
             scorers[source] = configured or _registered(source, table, registries)
         except RequestError as error:
-            if not (alone and isinstance(error, DataError)):
+            if not (isinstance(error, DataError) and parts.reward_manager.entry.facts.scores_alone):
                 reasons[source] = error
     return scorers, reasons
 
