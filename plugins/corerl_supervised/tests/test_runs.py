@@ -131,7 +131,8 @@ def test_a_checkpoint_is_exported_as_the_model_of_its_last_step(command, trained
     assert names[0] == names[1] == [f"Qwen2For{'SequenceClassification' if command == 'reward-model' else 'CausalLM'}"]
 
 
-def test_adapters_are_trained_beside_a_base_that_is_the_reference(trained, rows, tmp_path):
+def test_adapters_are_trained_beside_a_base_that_is_the_reference(trained, rows, tmp_path, monkeypatch):
+    monkeypatch.delattr("corerl_supervised.workers.ReferenceModel.__init__")  # there is no second model
     [first, *_], folder = trained("dpo", rows, model__lora_rank=2)
     assert first["train/accuracy"] == 0.5
     base, tuned = (load_file(each / "model.safetensors") for each in (tiny_model(), folder))

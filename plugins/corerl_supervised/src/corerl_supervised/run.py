@@ -19,6 +19,7 @@ from corerl.errors import CoreRLError
 from corerl.files import atomic_path, remove
 from corerl.models import cpu_threads
 from corerl.telemetry.metrics_log import MetricsLog, openers
+from corerl.trainer.models import BaseOfPolicy
 from corerl.trainer.stopping import Stopping
 from corerl_supervised.plan import Plan
 from corerl_supervised.trainer import Records, Run, Trainer, fit
@@ -68,16 +69,18 @@ def _live(plan: Plan, restarts: Restarts, stopping: Stopping) -> Plan | None:
 
 def _start(plan: Plan, stack: ExitStack, restarts: Restarts, stopping: Stopping) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
-    config, task, strategy = plan.config, plan.task, plan.parts.strategy.entry
-    roles = [
-        Role(name, "trainer.strategy", strategy.name, strategy.facts.distributed)
-        for name in ("actor", *(["ref"] if task.reference else []))
-    ]
+    config, task = plan.config, plan.task
+    roles = _roles(plan)
     runtime = plan.parts.runtime.load()(config.runtime)
     stack.callback(runtime.close)
-    runtime.reserve(roles)
-    model = runtime.spawn(roles[0], TrainedModel, config, plan.total_steps)
-    reference = runtime.spawn(roles[1], ReferenceModel, config, task.reference) if task.reference else None
+    runtime.reserve(roles.values())
+    model = runtime.spawn(roles["actor"], TrainedModel, config, plan.total_steps)
+    reference: ReferenceModel | BaseOfPolicy | None = None
+    if task.reference is not None:
+        is_held = "ref" not in roles  # the model with its adapters off
+        reference = (
+            BaseOfPolicy(model) if is_held else runtime.spawn(roles["ref"], ReferenceModel, config, task.reference)
+        )
     if plan.checkpoint is not None:
         model.load(plan.checkpoint.path / "actor")
         random_state.restore(plan.checkpoint.path)
@@ -98,6 +101,14 @@ def _start(plan: Plan, stack: ExitStack, restarts: Restarts, stopping: Stopping)
     records = Records(stack.enter_context(_open_log(run, plan)), checkpoints)
     step = plan.checkpoint.step if plan.checkpoint else 0
     return Trainer(run, plan, model, reference, task.objective(), shape, records, stopping, step)
+
+
+def _roles(plan: Plan) -> dict[str, Role]:
+    """The trained model, and the reference unless there is none or it is the trained model without its adapters."""
+    model, reference, strategy = plan.config.model, plan.task.reference, plan.parts.strategy.entry
+    is_held = model.lora_rank > 0 and reference == model.path and strategy.facts.adapters
+    names = ("actor",) if reference is None or is_held else ("actor", "ref")
+    return {name: Role(name, "trainer.strategy", strategy.name, strategy.facts.distributed) for name in names}
 
 
 def _fit(trainer: Trainer) -> None:

@@ -13,6 +13,7 @@ from corerl.errors import LostError, NonFiniteError, RunError, Stopped
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
+from corerl.trainer.models import BaseOfPolicy
 from corerl.trainer.stopping import Stopping
 from corerl_supervised.plan import Parts, Plan
 from corerl_supervised.saving import Saving
@@ -50,7 +51,7 @@ class Trainer:
     run: Run
     plan: Plan
     model: TrainedModel
-    reference: ReferenceModel | None
+    reference: ReferenceModel | BaseOfPolicy | None
     objective: Objective
     shape: ModelShape
     records: Records

@@ -21,8 +21,10 @@ class TrainedModel(PolicyWorker):
 
     def __init__(self, config: SupervisedConfig, total_updates: int) -> None:
         task = task_of(config, plugins_of(config).registries)
+        spec = _spec(config, config.model.path)
         trained: dict[str, Any] = {"optim": config.optim, "total_steps": total_updates, "head": task.head}
-        self.strategy = _strategy(config, replace(_spec(config, config.model.path), **trained))
+        self.strategy = _strategy(config, replace(spec, **trained))
+        self.base_limit = spec.micro_batching
         self.objective = task.objective()
 
 
