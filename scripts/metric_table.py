@@ -276,9 +276,21 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "train/{loss,grad_norm,lr}",
             "",
-            "`corerl sft`: mean cross-entropy in nats; gradient norm and learning rate as the policy's",
+            "`corerl sft`, `dpo`, `reward-model`: the loss, of `sft` the mean cross-entropy in nats; gradient norm and "
+            "learning rate as the policy's",
         ),
-        Metric("val/loss", "nats", "`corerl sft`: mean cross-entropy of the validation set"),
+        Metric("val/loss", "", "the same loss of the validation set"),
+        Metric("{train,val}/accuracy", "share", "pairs whose preferred response has the higher score; equal ones half"),
+        Metric(
+            "{train,val}/{chosen,rejected,margin}",
+            "",
+            "mean score of the preferred and of the other response, and the difference: of `dpo` log π - log π_ref in "
+            "nats, of `reward-model` rewards",
+        ),
+        Metric("{train,val}/sft_loss", "nats", "`sft_coef`: mean cross-entropy of the preferred response"),
+        Metric(
+            "{train,val}/{abs_error,reward}", "", "`targets: scores`: mean distance of reward and score; mean reward"
+        ),
     ),
 }
 

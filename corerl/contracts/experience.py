@@ -24,6 +24,8 @@ class Experience:
         response_mask: (B, T) bool, true on trained tokens: those of the policy, in rows with a score.
         group_ids: (B,) int64, equal for responses to one prompt.
         episode_ids: (B,) int64, equal for rows of one episode; None: each row is an episode.
+        unit_ids: (B,) int64, equal for rows that a loss compares: they stay on one rank and in one micro-batch; None:
+            no row needs another.
         rollout_log_probs: (B, T) float32 of the sampled tokens, from the rollout backend.
         weight_versions: (B, T) int32, the version of the weights that sampled each token; 0 in other columns.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, of the policy and the reference.
@@ -43,6 +45,7 @@ class Experience:
     response_mask: Tensor
     group_ids: Tensor
     episode_ids: Tensor | None = None
+    unit_ids: Tensor | None = None
     rollout_log_probs: Tensor | None = None
     weight_versions: Tensor | None = None
     old_log_probs: Tensor | None = None
@@ -101,13 +104,14 @@ class Experience:
         return dataclasses.replace(self.map(lambda _, tensor: tensor[first : last + 1]), columns=columns)
 
     def tokens(self) -> "Experience":
-        """The columns that a model reads."""
+        """The columns that a model reads, and those that place its rows."""
         return Experience(
             self.input_ids,
             self.prompt_lengths,
             self.response_lengths,
             self.response_mask,
             self.group_ids,
+            unit_ids=self.unit_ids,
             columns=self.columns,
         )
 

@@ -72,6 +72,13 @@ class PolicyLossFacts(LossFacts, ClaimFacts):
 
 
 @dataclass(frozen=True)
+class RewardManagerFacts:
+    """Facts of a reward manager."""
+
+    scores_alone: bool = fact(False, "scores without scorers: a data source needs none")
+
+
+@dataclass(frozen=True)
 class ScorerFacts:
     """Facts of a scorer."""
 

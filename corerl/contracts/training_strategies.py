@@ -45,7 +45,8 @@ class StrategySpec:
         micro_batching: of forward-only passes and mini-batches.
         grad_clip: largest gradient norm.
         seed: of random weights (``model.load_format: dummy``, and the value head).
-        head: ``lm`` for a language model; ``value`` for a critic: the same body with one number for each token.
+        head: ``lm`` for a language model; ``value`` for a critic: the same body with one number for each token;
+            ``score`` for a reward model: the same without a bias, as transformers' sequence classification has it.
     """
 
     model: "ModelConfig"
@@ -56,7 +57,7 @@ class StrategySpec:
     grad_clip: float = 1.0
     temperature: float = 1.0
     seed: int = 0
-    head: Literal["lm", "value"] = "lm"
+    head: Literal["lm", "value", "score"] = "lm"
 
 
 class TrainingStrategy(Protocol):
@@ -72,7 +73,8 @@ class TrainingStrategy(Protocol):
     def update(self, mini_batch: "Experience", objective: "Objective") -> "dict[str, Mean]":
         """One optimizer step on this rank's share of a mini-batch, cut into micro-batches.
 
-        The gradient is that of the whole mini-batch's loss for every cut. Returns the objective's metrics,
+        The gradient is that of the whole mini-batch's loss for every cut; rows of one unit (``unit_ids``) are in one
+        micro-batch. Returns the objective's metrics,
         ``grad_norm`` (before clipping) and ``lr`` (of this step).
 
         Raises:

@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from corerl.contracts.facts import BackendFacts, ClaimFacts, LossFacts, PolicyLossFacts, ScorerFacts, StrategyFacts
+from corerl.contracts.facts import (
+    BackendFacts,
+    ClaimFacts,
+    LossFacts,
+    PolicyLossFacts,
+    RewardManagerFacts,
+    ScorerFacts,
+    StrategyFacts,
+)
 from corerl.contracts.kinds import Kind
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
@@ -46,7 +54,7 @@ KINDS = (
     _kind("value_losses", "value loss", "ValueLoss", "critic.value_loss", facts=LossFacts),
     _kind("batch_filters", "batch filter", "BatchFilter", "algorithm.filter_groups.filter"),
     _kind("presets", "preset", "Preset", "preset"),
-    _kind("reward_managers", "reward manager", "RewardManagerFactory", "reward.manager"),
+    _kind("reward_managers", "reward manager", "RewardManagerFactory", "reward.manager", facts=RewardManagerFacts),
     _kind("scorers", "scorer", "Scorer", "reward.scorer", facts=ScorerFacts),
     _kind("rollout_backends", "rollout backend", "RolloutBackendFactory", "rollout.name", facts=BackendFacts),
     _kind("agents", "agent", "AgentFactory", "rollout.agent"),

@@ -33,7 +33,10 @@ def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Regist
 def scorers_or_reasons(
     data_sources: Iterable[str], parts: Parts, registries: Registries
 ) -> tuple[dict[str, Selected[Scorer]], dict[str, RequestError]]:
-    """As :func:`select_scorers`, and of the sources that nobody scores, why; under '' what is wrong with a key."""
+    """As :func:`select_scorers`, and of the sources that nobody scores, why; under '' what is wrong with a key.
+
+    A source without a scorer is none of them if the reward manager needs no scorers.
+    """
     sources, table = list(data_sources), table_of_sources(registries.scorers)
     scorers: dict[str, Selected[Scorer]] = {}
     reasons: dict[str, RequestError] = {}
@@ -46,7 +49,8 @@ def scorers_or_reasons(
             configured = _configured(source, parts.scorers) or parts.scorer
             scorers[source] = configured or _registered(source, table, registries)
         except RequestError as error:
-            reasons[source] = error
+            if not (isinstance(error, DataError) and parts.reward_manager.entry.facts.scores_alone):
+                reasons[source] = error
     return scorers, reasons
 
 

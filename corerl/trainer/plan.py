@@ -71,6 +71,7 @@ class Plan:
         scorers = ", ".join(f"'{source}' by '{scorer.entry.name}'" for source, scorer in self.scorers.items())
         if (player := self.parts.others.get(ENVIRONMENT) or self.parts.agent) is not None:
             scorers = " and ".join(filter(None, [f"by the {player.entry.kind} '{player.entry.name}'", scorers]))
+        scorers = scorers or f"by the reward manager '{self.parts.reward_manager.entry.name}'"
         return (
             f"{self.total_steps} steps of {config.data.train_batch_size} prompts × {config.rollout.n} responses "
             f"({responses}) in {self.updates_per_step} updates each, on {resolve_device(config.actor.device)}\n"

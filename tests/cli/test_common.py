@@ -21,8 +21,15 @@ def test_plain_holds_for_the_command_that_it_is_given_to(monkeypatch, arguments,
     assert CliRunner().invoke(command, arguments).output == f"{drawn}\n"
 
 
-@pytest.mark.parametrize("module", ["corerl.cli.train", "corerl_tools.sft.command", "corerl_tools.generate.command"])
-def test_commands_that_draw_have_the_option(module):
-    name = "train" if module.startswith("corerl.") else module.split(".")[1]
+@pytest.mark.parametrize(
+    "command",
+    [
+        "corerl.cli.train:train",
+        *(f"corerl_supervised.commands:{name}" for name in ("sft", "dpo", "reward_model")),
+        "corerl_tools.generate.command:generate",
+    ],
+)
+def test_commands_that_draw_have_the_option(command):
+    module, _, name = command.partition(":")
     module = importlib.import_module(module)
     assert "--plain" in CliRunner().invoke(getattr(module, name), ["--help"]).output

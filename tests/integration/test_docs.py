@@ -15,8 +15,11 @@ import torch
 import yaml
 
 from corerl.cli.main import run
+from corerl.config import typed
+from corerl.config.load import load
 from corerl.contracts.config import MultiTurnConfig
 from corerl.telemetry.metrics_log import read_metrics
+from corerl_supervised.config import DpoConfig, RewardModelConfig, SftConfig
 from corerl_tools.check.configuration import look
 
 pytest.importorskip("corerl_hf")
@@ -267,11 +270,12 @@ def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path: Path, mon
         assert (DOCS / link).exists(), link
 
 
+SUPERVISED = {"sft.yaml": SftConfig, "dpo.yaml": DpoConfig, "reward_model.yaml": RewardModelConfig}
 CONFIGS = [
     path
     for folder in ("examples", "benchmarks")
     for path in sorted((Path(__file__).parents[2] / folder).rglob("*.yaml"))
-    if path.name != "sft.yaml" and path.parent.name != "kubernetes"
+    if path.name not in SUPERVISED and path.parent.name != "kubernetes"
 ]
 
 
@@ -280,3 +284,14 @@ def test_the_configs_that_we_show_are_accepted(path: Path) -> None:
     said_by_its_script = ["model.path=somewhere", "data.train_files=[somewhere]"] if path.parent.name == "gpu" else []
     findings = look(path, said_by_its_script, [], []).findings
     assert [each for each in findings if "which is not installed" not in each.sentence] == []
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_the_configs_of_other_commands_are_accepted(name: str) -> None:
+    examples = sorted((Path(__file__).parents[2] / "examples").rglob(name))
+    assert examples
+    for path in examples:
+        load(SUPERVISED[name], path)
+    page = "sft.md" if name == "sft.yaml" else "preference.md"
+    [config, *_] = re.findall(r"```yaml\n(model: .*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+    typed.build(SUPERVISED[name], yaml.safe_load(config))

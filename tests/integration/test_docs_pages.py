@@ -21,7 +21,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.runtimes import Runtime
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
-from corerl_tools.sft.config import SftConfig
+from corerl_supervised.config import DpoConfig, RewardModelConfig, SftConfig
 from scripts.metric_table import METRICS, find
 
 pytest.importorskip("corerl_hf")
@@ -45,7 +45,10 @@ def keys(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 KEYS = dict(keys(TrainConfig))
-OTHERS = {*dict(keys(SftConfig)), *(f"runtime.{name}" for name in vars(Runtime))}
+OTHERS = {
+    *(key for each in (SftConfig, DpoConfig, RewardModelConfig) for key in dict(keys(each))),
+    *(f"runtime.{name}" for name in vars(Runtime)),
+}
 """keys of an SFT config and methods of a runtime"""
 SECTIONS = {key for key in KEYS if "." not in key and is_dataclass(KEYS[key])}
 

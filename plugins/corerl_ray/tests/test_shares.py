@@ -148,3 +148,13 @@ def test_what_cannot_be_split_or_joined_is_named():
         split(3, 2)
     with pytest.raises(TypeError, match="results of type dict cannot be joined"):
         split([1, 2], 2).join([{}, {}])
+
+
+@given(sizes, st.integers(1, 6))
+def test_rows_of_a_unit_are_in_one_share(lengths, ranks):
+    batch = experience(lengths)
+    batch.unit_ids = torch.arange(len(lengths)) // 2
+    shares = split(batch, ranks).shares
+    assert sorted(row for share in shares for row in share.rows.tolist()) == list(range(len(lengths)))
+    held = [set(batch.unit_ids[share.rows].tolist()) for share in shares]
+    assert sum(map(len, held)) == len(set(batch.unit_ids.tolist()))

@@ -74,3 +74,28 @@ def test_ranks_make_as_many_micro_batches_as_the_one_with_most_of_them(other, mu
 def test_a_rank_with_fewer_rows_than_another_has_micro_batches_has_empty_ones():
     cuts = lockstep_micro_batches(torch.tensor([2, 2]), MicroBatching(max_tokens=9), lambda own: [3, own], packed=True)
     assert [rows.tolist() for rows in cuts] == [[0], [1], []]
+
+
+units = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=12)
+
+
+@given(units, st.integers(1, 90), st.booleans(), st.integers(1, 4))
+def test_rows_of_a_unit_are_in_one_micro_batch(lengths, max_tokens, packed, at_least):
+    ids = torch.tensor([unit for unit, rows in enumerate(lengths) for _ in rows])
+    flat = torch.tensor([length for rows in lengths for length in rows])
+    limit = MicroBatching(max_tokens=max_tokens)
+    cuts = micro_batches(flat, limit, packed=packed, at_least=at_least, unit_ids=ids)
+    assert sorted(row for rows in cuts for row in rows.tolist()) == list(range(len(flat)))
+    of_units = [set(ids[rows].tolist()) for rows in cuts]
+    assert sum(map(len, of_units)) == len(lengths)
+    for rows, held in zip(cuts, of_units, strict=True):
+        tokens = int(flat[rows].sum()) if packed else len(rows) * int(flat[rows].max())
+        assert len(held) == 1 or tokens <= max_tokens
+
+
+@given(units, st.integers(1, 9))
+def test_a_limit_in_sequences_is_kept_but_for_a_single_unit(lengths, max_sequences):
+    ids = torch.tensor([unit for unit, rows in enumerate(lengths) for _ in rows])
+    limit = MicroBatching(max_sequences=max_sequences)
+    for rows in micro_batches(torch.ones(len(ids), dtype=torch.int64), limit, unit_ids=ids):
+        assert len(rows) <= max_sequences or len(set(ids[rows].tolist())) == 1

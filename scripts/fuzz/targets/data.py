@@ -13,8 +13,8 @@ from corerl.contracts.config import DataConfig, ModelConfig
 from corerl.data.prompts import load_prompts
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import CoreRLError
+from corerl_supervised.data.conversations import load_chat
 from corerl_testing.tiny_model import write_byte_tokenizer
-from corerl_tools.sft.chat import load_chat
 from scripts.fuzz import mutations
 from scripts.fuzz.command import corerl
 

@@ -14,6 +14,8 @@ MOST_LINES = 100
 CURVES = (
     ("loss", "train/loss", "{:.4f}"),
     ("val loss", "val/loss", "{:.4f}"),
+    ("accuracy", "train/accuracy", "{:.3f}"),
+    ("val accuracy", "val/accuracy", "{:.3f}"),
     ("reward", "critic/score/mean", "{:.3f}"),
     ("length", "response_length/mean", "{:.1f}"),
     ("KL", "actor/kl_loss", "{:.4f}"),

@@ -226,6 +226,7 @@ class FsdpStrategy:
             packed=self.token_model.packs,
             sharing=self.options.ulysses_sequence_parallel_size,
             trie=self.token_model.trie(batch),
+            unit_ids=batch.unit_ids,
         )
 
     def _run(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
@@ -240,7 +241,7 @@ class FsdpStrategy:
             sums.add(output)
             loss = output.loss
         else:
-            wanted: Output = "values" if self.spec.head == "value" else "log_probs"
+            wanted: Output = "log_probs" if self.spec.head == "lm" else "values"
             loss = getattr(self._run(_idle_batch(), {wanted}), wanted).sum() * 0.0
         loss.backward()  # type: ignore[no-untyped-call]
 

@@ -173,8 +173,9 @@ class SingleDeviceStrategy:
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """The rows of each micro-batch."""
-        packed = self.token_model.packs
-        return micro_batches(batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch))
+        packed, trie = self.token_model.packs, self.token_model.trie(batch)
+        limit, units = self.spec.micro_batching, batch.unit_ids
+        return micro_batches(batch.lengths, limit, packed=packed, trie=trie, unit_ids=units)
 
     def _forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         with self._autocast():

@@ -136,7 +136,7 @@ class TokenModel(torch.nn.Module):
         self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, answer: type, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
-        if self.head == "value":
+        if self.head != "lm":
             return {"values": self._head(hidden, answer).squeeze(-1).float()}
         values = {"hidden_states": hidden} if "hidden_states" in wanted else {}
         named = {name for name in wanted if isinstance(name, str)} - {"hidden_states"}

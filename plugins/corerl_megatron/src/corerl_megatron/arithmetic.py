@@ -176,7 +176,7 @@ def check_bridge(key: str, facts: ModelFacts, options: MegatronOptions, *, head:
     """Raise ConfigError for a model whose weights mbridge cannot convert."""
     vocabulary, tensor = int(facts.config["vocab_size"]), options.tensor_model_parallel_size
     reasons = {
-        "mbridge has no names for a critic's value head": head == "value",
+        "mbridge has no names for a critic's value head": head != "lm",
         f"mbridge names the experts of {facts.key} as Transformer Engine does": bool(facts.experts),
         f"mbridge exports the vocabulary of {vocabulary} with the padding for {tensor} ranks": vocabulary % tensor,
     }

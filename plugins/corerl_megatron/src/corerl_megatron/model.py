@@ -68,7 +68,7 @@ class Stage(GPTModel):  # type: ignore[misc]
             max_sequence_length=1,  # used only by learned position embeddings
             pre_process=is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
             post_process=is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
-            share_embeddings_and_output_weights=tied or spec.head == "value",
+            share_embeddings_and_output_weights=tied or spec.head != "lm",
             position_embedding_type="none",
             vp_stage=vp_stage,
         )
@@ -82,9 +82,11 @@ class Stage(GPTModel):  # type: ignore[misc]
             rank, group = ranks.tensor.rank, ranks.tensor.group if ranks.tensor.size > 1 else None
             self.part = Part(starts[rank], self.counts[rank], group)
             self.output_layer.sequence_parallel = False  # its inputs are gathered states
-            if spec.head == "value":
+            if spec.head != "lm":
                 device = None if config.use_cpu_initialization else torch.cuda.current_device()
-                self.score = nn.Linear(config.hidden_size, 1, dtype=config.params_dtype, device=device)
+                self.score = nn.Linear(
+                    config.hidden_size, 1, spec.head == "value", dtype=config.params_dtype, device=device
+                )
 
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> Tensor | TokenOutputs:
         """On the last stage the wanted outputs, as from a strategy's forward; otherwise the next stage's input."""
@@ -124,7 +126,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
-        if self.head == "value":
+        if self.head != "lm":
             return {"values": self.score(hidden).squeeze(-1).float()}
         given = {"hidden_states": hidden} if "hidden_states" in wanted else {}
         names = {each for each in wanted if isinstance(each, str)} - {"hidden_states"}

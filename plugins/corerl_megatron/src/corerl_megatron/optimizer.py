@@ -60,7 +60,7 @@ class LibraryOptimizer:
         assert spec.optim is not None
         self.optim = spec.optim
         # megatron-core restores wrong moments for a value head beside a tied copy of the embedding
-        head_apart = spec.head == "value" and options.pipeline_model_parallel_size > 1
+        head_apart = spec.head != "lm" and options.pipeline_model_parallel_size > 1
         sharded = options.use_distributed_optimizer and not head_apart
         buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=sharded)
         self.pieces = [DistributedDataParallel(config, buckets, piece) for piece in pieces]

@@ -241,6 +241,7 @@ class MegatronStrategy:
             packed=True,
             sharing=self.ranks.context.size,
             multiple=self.ranks.pipeline.size if interleaved else 1,
+            unit_ids=batch.unit_ids,
         )
 
     def _backward(self, mini_batch: Experience, cuts: list[Tensor], objective: Objective) -> tuple[Numbers, bool]:

@@ -52,7 +52,7 @@ def mapped(facts: ModelFacts, meta: Any, head: str) -> tuple[list[Weight], dict[
 def table(facts: ModelFacts, *, head: str, tied: bool) -> list[Weight]:
     """All weights, in the order of Hugging Face."""
     family = FAMILIES[facts.model_type]
-    found = [_weight(EMBEDDING, copy="output_layer.weight" if tied or head == "value" else None)]
+    found = [_weight(EMBEDDING, copy="output_layer.weight" if tied or head != "lm" else None)]
     for layer in range(facts.layers):
         prefixes = (f"decoder.layers.{layer}.", f"model.layers.{layer}.")
         found += [_weight(rule, *prefixes) for rule in family.layer]
@@ -61,8 +61,8 @@ def table(facts: ModelFacts, *, head: str, tied: bool) -> list[Weight]:
             ours, theirs = (prefix + name for prefix, name in zip(prefixes, names, strict=True))
             found += [_weight(rule, ours, theirs, expert) for rule in family.expert]
     found.append(_weight(NORM))
-    if head == "value":
-        found += [_weight(rule) for rule in SCORE]
+    if head != "lm":
+        found += [_weight(rule) for rule in SCORE if head == "value" or "bias" not in rule.megatron]
     elif not tied:
         found.append(_weight(OUTPUT))
     return found

@@ -82,7 +82,8 @@ def split(value: Any, ranks: int) -> Split:
         TypeError: ``value`` is neither.
     """
     if isinstance(value, Experience):
-        return Split(value, tuple(Share(value, rows) for rows in balance(value.lengths, ranks, value.group_ids)))
+        shares = balance(value.lengths, ranks, value.group_ids, value.unit_ids)
+        return Split(value, tuple(Share(value, rows) for rows in shares))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return Split(value, tuple(Share(value, torch.arange(len(value))[rank::ranks]) for rank in range(ranks)))
     raise TypeError(f"only an Experience or a sequence can be split by data-parallel rank, not {type(value).__name__}")

@@ -120,12 +120,14 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
         "corerl_rewards.batch:BatchRewardManager",
         options="corerl_rewards.options:BatchOptions",
         summary="one call of your function for the whole batch",
+        scores_alone=True,
     )
     register(
         "model",
         "corerl_rewards.model:ModelRewardManager",
         options="corerl_rewards.options:ModelOptions",
         summary="a reward model: the output of a transformers model for sequence classification",
+        scores_alone=True,
     )
     register(
         "judge",
@@ -138,6 +140,7 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
         "corerl_rewards.remote:RemoteRewardManager",
         options="corerl_rewards.options:RemoteOptions",
         summary="your HTTP server scores; retries with back-off",
+        scores_alone=True,
     )
 
 

@@ -2,6 +2,7 @@
 effect.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -187,6 +188,30 @@ def _common_prefixes_change_nothing(selected: Factory) -> None:
             same.require(strategy, experience, what, EXACT)
 
 
+@dataclass(frozen=True)
+class _CountingUnits(_Counting):
+    """The same with a metric whose count is the number of micro-batches of each unit, in sum."""
+
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        output = super().__call__(outputs, batch)
+        units = len(set(batch.group_ids[batch.response_mask.any(dim=1)].tolist()))
+        return dataclasses.replace(output, metrics={**output.metrics, "units": Mean(0.0, units)})
+
+
+def _units_stay_together(selected: Factory) -> None:
+    """Rows of equal ``unit_ids``, such as both responses of a preference, are in one micro-batch."""
+    experience = batch(mode="seq-mean-token-mean")
+    same = _Same(selected, experience, **FAR)
+    experience.group_ids = experience.unit_ids = torch.arange(len(experience)) // 2
+    units = int(experience.unit_ids.max()) + 1
+    for cut in (CUTS[0], CUTS[2], CUTS[4]):
+        strategy, what = build(selected, micro_batching=cut, **FAR), f"with {words(cut)}"
+        counted = float(strategy.update(experience, _CountingUnits())["units"].count)
+        if counted != units:
+            raise CheckFailed(f"{what} the {units} units are in {counted:g} parts: micro-batches must keep them whole")
+        same.require(build(selected, micro_batching=cut, **FAR), experience, what)
+
+
 def _widened(experience: Experience, columns: int = 5) -> Experience:
     """The same rows with more columns on the right."""
 
@@ -259,5 +284,6 @@ PARTITIONS: dict[str, Callable[[Factory], None]] = {
     "masked_rows_change_nothing": _masked_rows_change_nothing,
     "padding_changes_nothing": _padding_changes_nothing,
     "common_prefixes_change_nothing": _common_prefixes_change_nothing,
+    "units_stay_together": _units_stay_together,
     "non_finite": _non_finite,
 }

@@ -32,7 +32,6 @@ def add_kinds(add: Callable[[Kind], None]) -> None:
 def register_commands(register: "Register[Command]") -> None:
     register("check", "corerl_tools.check.command:check", summary="Find the errors of a training before it starts.")
     register("doctor", "corerl_tools.check.doctor:doctor", summary="Describe this environment, for a bug report.")
-    register("sft", "corerl_tools.sft.command:sft", summary="Fine-tune a model on chats: a supervised cold start.")
     register(
         "prepare", "corerl_tools.prepare.command:prepare", summary="Write training files from a published data set."
     )

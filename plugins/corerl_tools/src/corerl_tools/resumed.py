@@ -32,6 +32,9 @@ FREE = (
     "trainer.on_*",
     "trainer.offload_while_generating",
     "actor.device",
+    "trainer.device",
+    "output",
+    "overwrite",
     "data.val_*",
     "model.enable_gradient_checkpointing",
     "rollout.options.*",
@@ -57,13 +60,14 @@ def check_same(
     """Compare config, plugins and architecture with those of the checkpoint.
 
     Args:
+        config: of a training, or of another command that continues checkpoints.
         aliases: alias -> key; the config of a checkpoint may have aliases.
 
     Raises:
         ConfigError: they differ, and ``trainer.resume_with_changes`` is false; or the architecture is another.
     """
     _check_architecture(checkpoint, config.model.path)
-    saved = saved_config(checkpoint, aliases)
+    saved = saved_config(checkpoint, aliases, type(config))
     found = [*differences(saved, asdict(config)), *_differing(checkpoint.versions, versions)]
     if not found:
         return
@@ -78,13 +82,16 @@ def check_same(
     )
 
 
-def saved_config(checkpoint: Checkpoint, aliases: Mapping[str, str]) -> dict[str, Any]:
+def saved_config(checkpoint: Checkpoint, aliases: Mapping[str, str], cls: type[Any] = TrainConfig) -> dict[str, Any]:
     """The checkpoint's config with keys of this version; a removed key that is null is left out.
+
+    Args:
+        cls: of the config.
 
     Raises:
         ConfigError: as for :func:`corerl_check.aliases.canonical`.
     """
-    values: dict[str, Any] = _without_removed(TrainConfig, canonical(TrainConfig, checkpoint.config, aliases))
+    values: dict[str, Any] = _without_removed(cls, canonical(cls, checkpoint.config, aliases))
     return values
 
 

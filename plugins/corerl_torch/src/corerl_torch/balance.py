@@ -28,7 +28,9 @@ def balanced_partitions(lengths: Tensor, count: int) -> list[list[int]]:
     return parts
 
 
-def balance(lengths: Tensor, ranks: int, group_ids: Tensor | None = None) -> list[Tensor]:
+def balance(
+    lengths: Tensor, ranks: int, group_ids: Tensor | None = None, unit_ids: Tensor | None = None
+) -> list[Tensor]:
     """Row indices for each rank, ascending, with about the same number of tokens.
 
     Consecutive rows where that is balanced to ``IMBALANCE``, as it is for large batches: such shares are views, and
@@ -38,9 +40,12 @@ def balance(lengths: Tensor, ranks: int, group_ids: Tensor | None = None) -> lis
     Args:
         lengths: (B,) tokens in each row.
         group_ids: (B,) int64; None: each row is a group.
+        unit_ids: (B,) int64, equal for rows that stay together, however unbalanced; None: none do.
     """
     if ranks == 1:
         return [torch.arange(len(lengths))]
+    if unit_ids is not None:
+        return _whole(lengths, ranks, unit_ids)[0]
     total = int(lengths.sum())
     ends = torch.cumsum(lengths, 0)
     targets = torch.arange(1, ranks) * total // ranks
@@ -49,9 +54,16 @@ def balance(lengths: Tensor, ranks: int, group_ids: Tensor | None = None) -> lis
     if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
         return ranges
     if group_ids is not None:
-        _, places = torch.unique(group_ids, return_inverse=True)
-        tokens = lengths.new_zeros(int(places.max()) + 1).index_add_(0, places, lengths)
-        parts = balanced_partitions(tokens, ranks)
-        if max(int(tokens[part].sum()) for part in parts) * ranks <= GROUP_IMBALANCE * total:
-            return [torch.isin(places, torch.tensor(part)).nonzero().squeeze(1) for part in parts]
+        shares, most = _whole(lengths, ranks, group_ids)
+        if most * ranks <= GROUP_IMBALANCE * total:
+            return shares
     return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in balanced_partitions(lengths, ranks)]
+
+
+def _whole(lengths: Tensor, ranks: int, ids: Tensor) -> tuple[list[Tensor], int]:
+    """The rows of each rank, which has all rows of an id or none, and the most tokens of a rank."""
+    _, places = torch.unique(ids, return_inverse=True)
+    tokens = lengths.new_zeros(int(places.max()) + 1).index_add_(0, places, lengths)
+    parts = balanced_partitions(tokens, ranks)
+    shares = [torch.isin(places, torch.tensor(part, dtype=torch.int64)).nonzero().squeeze(1) for part in parts]
+    return shares, max(int(tokens[part].sum()) for part in parts)

@@ -21,14 +21,14 @@ def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed:
 
 
 def load_model(
-    model: ModelConfig, head: Literal["lm", "value"], *, device: str, dtype: torch.dtype, seed: int = 0
+    model: ModelConfig, head: Literal["lm", "value", "score"], *, device: str, dtype: torch.dtype, seed: int = 0
 ) -> Any:
     """A transformers model on ``device``, without dropout.
 
     Args:
         device: ``meta``: only names and shapes; no weights are read, and the folder may have none.
         head: ``lm``: of a causal language model; ``value``: one number for each token (a token classification model
-            with one label), random if the folder has no such head.
+            with one label), random if the folder has no such head; ``score``: the same without a bias.
         dtype: of the weights.
         seed: of random weights (``load_format: dummy``, a new value head); the global random state is unchanged.
 
@@ -58,7 +58,7 @@ def load_model(
     try:
         for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
             setattr(config, name, 0.0)
-        if head == "value":
+        if head != "lm":
             config.num_labels = 1
             config.classifier_dropout = 0.0  # the default of transformers is a tenth
         attention = supported_attention(auto, config, model.attn_implementation)
@@ -93,6 +93,8 @@ def load_model(
             raise
         reason = str(error).splitlines()[0]
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
+    if head == "score":
+        loaded.score.register_parameter("bias", None)
     return loaded.to(device)
 
 

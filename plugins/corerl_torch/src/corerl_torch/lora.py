@@ -63,8 +63,8 @@ def add(model: Any, spec: StrategySpec) -> None:
     Raises:
         ConfigError: as :func:`insert`.
     """
-    insert(model, spec.model, value=spec.head == "value", seed=spec.seed)
-    if spec.head == "value":
+    insert(model, spec.model, value=spec.head != "lm", seed=spec.seed)
+    if spec.head != "lm":
         model.score.requires_grad_(True)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -176,7 +176,7 @@ def write_adapter(folder: Path, spec: StrategySpec, adapters: dict[str, Tensor])
     Args:
         adapters: full tensors by their names in the model.
     """
-    config = _peft_config(spec.model, value=spec.head == "value")
+    config = _peft_config(spec.model, value=spec.head != "lm")
     config.inference_mode = True
     config.save_pretrained(str(folder))
     named = {in_files(name): each for name, each in adapters.items()}

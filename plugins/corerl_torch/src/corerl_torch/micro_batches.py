@@ -15,7 +15,13 @@ ROUNDS = 10
 
 
 def micro_batches(
-    lengths: Tensor, limit: MicroBatching, *, packed: bool = False, at_least: int = 1, trie: Trie | None = None
+    lengths: Tensor,
+    limit: MicroBatching,
+    *,
+    packed: bool = False,
+    at_least: int = 1,
+    trie: Trie | None = None,
+    unit_ids: Tensor | None = None,
 ) -> list[Tensor]:
     """Row indices of each micro-batch; an empty batch has no micro-batches.
 
@@ -28,7 +34,11 @@ def micro_batches(
             rank has this number.
         trie: of packed rows that share prefixes, otherwise None: the tokens of a micro-batch are the distinct ones of
             its rows, rows with common prefixes are together, and there may be fewer micro-batches than ``at_least``.
+        unit_ids: (B,) int64, equal for rows that stay together, in a micro-batch that may be larger than the limit;
+            None: each row may be apart. With them, ``trie`` has no effect.
     """
+    if unit_ids is not None and len(lengths):
+        return _of_units(lengths, unit_ids, limit, packed, at_least)
     if trie is not None and len(lengths):
         return _of_trie(trie, limit, at_least)
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -57,23 +67,24 @@ def lockstep_micro_batches(
     sharing: int = 1,
     multiple: int = 1,
     trie: Trie | None = None,
+    unit_ids: Tensor | None = None,
 ) -> list[Tensor]:
     """Row indices of each micro-batch, as many as on the rank that needs most, at least one; the last may be empty.
 
     Args:
         lengths: (B,) tokens in each row of this rank.
         gather: returns the values of all ranks, given this rank's value; called on all ranks.
-        packed, trie: as for :func:`micro_batches`.
+        packed, trie, unit_ids: as for :func:`micro_batches`.
         sharing: ranks that share every row, with a slice each; ``limit.max_tokens`` applies to one rank.
         multiple: the number of micro-batches is a multiple of this.
     """
     if limit.max_tokens is not None:
         limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * sharing)
-    cuts = micro_batches(lengths, limit, packed=packed, trie=trie)
+    cuts = micro_batches(lengths, limit, packed=packed, trie=trie, unit_ids=unit_ids)
     most = max(1, *gather(len(cuts)))
     most += -most % multiple
     if len(cuts) < most:
-        cuts = micro_batches(lengths, limit, packed=packed, at_least=most, trie=trie)
+        cuts = micro_batches(lengths, limit, packed=packed, at_least=most, trie=trie, unit_ids=unit_ids)
     return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
 
 
@@ -83,6 +94,18 @@ def _packed(lengths: Tensor, order: Tensor, max_tokens: int, at_least: int) -> l
     balanced = balanced_partitions(lengths, max(len(filled), min(at_least, len(order))))
     fits = all(len(rows) == 1 or int(lengths[rows].sum()) <= max_tokens for rows in balanced)
     return [torch.tensor(rows) for rows in (balanced if fits else filled)]
+
+
+def _of_units(lengths: Tensor, unit_ids: Tensor, limit: MicroBatching, packed: bool, at_least: int) -> list[Tensor]:
+    """Micro-batches of units, each as long as its rows together, or if rows are padded as its longest row."""
+    _, unit_of_row, sizes = torch.unique(unit_ids, return_inverse=True, return_counts=True)
+    rows, sequences = int(sizes.max()), limit.max_sequences
+    whole = lengths.new_zeros(len(sizes)).scatter_reduce_(0, unit_of_row, lengths, "sum" if packed else "amax")
+    per_unit = dataclasses.replace(limit, max_sequences=sequences and max(1, sequences // rows))
+    if limit.max_tokens is not None and not packed:
+        per_unit = dataclasses.replace(per_unit, max_tokens=limit.max_tokens // rows)
+    cuts = micro_batches(whole, per_unit, packed=packed, at_least=at_least)
+    return [torch.isin(unit_of_row, units).nonzero().squeeze(1) for units in cuts]
 
 
 def _of_trie(trie: Trie, limit: MicroBatching, at_least: int) -> list[Tensor]:

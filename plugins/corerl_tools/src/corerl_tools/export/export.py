@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def export(
     require_writable(out.parent, "OUT")
     from transformers import AutoConfig
 
-    config = typed.build(TrainConfig, saved_config(found, load_plugins().config_aliases()))
+    config = typed.build(TrainConfig, _saved(found))
     strategy = _strategy(found.path, config, trust)
     with reading(found.path):
         state = json.loads(read_text(found.path / "state.json"))
@@ -65,6 +65,16 @@ def export(
                 _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
                 _check_complete(folder)
     return found.path
+
+
+def _saved(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """The keys of a training config that an export needs, of a checkpoint of any command."""
+    config = checkpoint.config
+    if "actor" in config:
+        return saved_config(checkpoint, load_plugins().config_aliases())
+    with reading(checkpoint.path / "state.json"):
+        strategy = config["trainer"]["strategy"]
+        return {"model": config["model"], "actor": {"strategy": strategy}, "plugins": config["plugins"]}
 
 
 def _names(checkpoint: Path) -> list[Path]:
@@ -173,15 +183,17 @@ def _set_dtype(path: Path, dtype: torch.dtype) -> None:
 def _check_complete(folder: Path) -> None:
     """Raise ModelError if the folder lacks a weight that transformers needs; no weight is read."""
     from safetensors import safe_open
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     written: set[str] = set()
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as weights:
             written.update(weights.keys())
-    auto: Any = AutoModelForCausalLM
+    config = AutoConfig.from_pretrained(folder)
+    scores = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+    auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     with torch.device("meta"):
-        model = auto.from_config(AutoConfig.from_pretrained(folder))
+        model = auto.from_config(config)
     lacking = sorted({name for name, _ in as_in_files(model.config, model.named_parameters())} - written)
     if lacking:
         raise ModelError(f"the checkpoint lacks {len(lacking)} of the model's weights, such as '{lacking[0]}'")

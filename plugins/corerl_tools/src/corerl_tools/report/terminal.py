@@ -9,12 +9,12 @@ from corerl_tools.report.curves import parts
 from corerl_tools.report.runs import Record
 
 WIDTH = 40
-TRAINING_SCORE = "critic/score/mean"
+SHOWN = ("critic/score/mean", "train/loss", "val/loss", "val/accuracy")
 
 
 def summary(name: str, records: Sequence[Record]) -> str:
-    """Name, then a line for the training score and for each ``val-core`` metric: its curve, first and last value."""
-    names = [TRAINING_SCORE, *sorted({name for record in records for name in record if name.startswith("val-core/")})]
+    """Name, then a line for each metric of ``SHOWN`` and each ``val-core`` metric: its curve, first and last value."""
+    names = [*SHOWN, *sorted({name for record in records for name in record if name.startswith("val-core/")})]
     lines = [name]
     for metric in names:
         points = [(int(record["step"]), record[metric]) for record in records if metric in record]

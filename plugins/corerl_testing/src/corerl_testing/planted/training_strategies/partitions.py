@@ -1,5 +1,6 @@
 """Faults in an update's dependence on its parts, and in the effects of a refused update."""
 
+import dataclasses
 import threading
 
 import torch
@@ -181,6 +182,13 @@ class KeepsTheGoodRowsGradient(_AfterRefusal):
                 parameter.grad = torch.full_like(parameter, 1e-3)
 
 
+class SeparatesUnits(Strategy):
+    """rows of a unit may be in different micro-batches"""
+
+    def update(self, mini_batch: Experience, objective: Objective) -> Metrics:
+        return super().update(dataclasses.replace(mini_batch, unit_ids=None), objective)
+
+
 class HangsWhenItIsCut(Strategy):
     """an update in several micro-batches waits for ever"""
 
@@ -207,6 +215,7 @@ FAULTS = [
         "common_prefixes_change_nothing",
         "with common prefixes and max_sequences=100 the update differs by",
     ),
+    planted(SeparatesUnits, "units_stay_together", "with max_sequences=1 the 4 units are in 7 parts"),
     planted(TakesWhatIsNotFinite, "non_finite", "an update with a loss that is NaN was taken"),
     planted(NamesNoRows, "non_finite", "rows (1, 5) have a loss that is NaN, and NonFiniteError names ()"),
     planted(RaisesTooLate, "non_finite", "after a loss that is NaN and NonFiniteError: the weight '"),

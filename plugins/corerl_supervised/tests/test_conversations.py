@@ -9,7 +9,7 @@ from corerl.contracts.config import ModelConfig
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, DataError
-from corerl_tools.sft.chat import ChatExample, load_chat
+from corerl_supervised.data.conversations import ChatExample, load_chat
 from corerl_torch.tokenizers import HFTokenizer
 
 START, END = 257, 258
@@ -197,7 +197,7 @@ def test_no_usable_row_is_an_error(tokenizer: ChatTokenizer, write_chats: Callab
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"message": []}, "line 1: has no 'messages'; its keys are message"),
+        ({"message": []}, "line 1: has no 'messages' .did you mean 'message'..; its columns are message"),
         ({"messages": []}, "line 1, column 'messages': has no messages"),
         ({"messages": "hi"}, r"line 1, column 'messages': must be a list of messages \{role, content\}, not str 'hi'"),
         ({"messages": [{"role": "user"}]}, "line 1, column 'messages', message 0: has no content"),
@@ -212,7 +212,7 @@ def test_a_wrong_row_is_named(tokenizer: ChatTokenizer, tmp_path: Path, row: Map
 
 
 def test_the_kind_of_a_file_is_its_ending(tokenizer: ChatTokenizer) -> None:
-    with pytest.raises(DataError, match=r"chats\.csv: chat files end in \.parquet, \.jsonl or \.json"):
+    with pytest.raises(DataError, match=r"chats\.csv: files of rows end in \.parquet, \.jsonl or \.json"):
         load_chat(["chats.csv"], tokenizer, 100)
 
 

@@ -6,15 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl.contracts.config import ModelConfig, OptimConfig
-from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import ConfigError
-from corerl.plugins import load_plugins
-from corerl.telemetry.metrics_log import read_metrics
+from corerl_supervised.data.conversations import ChatExample
+from corerl_supervised.tasks import batch_of
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
-from corerl_tools.sft.chat import ChatExample
-from corerl_tools.sft.config import SftConfig, SftDataConfig, SftTrainerConfig
-from corerl_tools.sft.training import batch_of, mean_loss, run_sft
 
 EXAMPLES = [
     ChatExample((1, 2, 3, 4), (False, False, True, True)),
@@ -31,41 +26,19 @@ def test_what_precedes_the_first_learned_token_is_the_prompt_and_the_others_are_
     assert batch.group_ids.tolist() == [0, 1]
 
 
-def test_the_loss_is_a_mean_over_learned_tokens():
-    class Strategy:
-        def forward(self, batch, wanted):
-            assert list(wanted) == ["log_probs"]
-            return TokenOutputs(log_probs=-torch.tensor([[1.0, 2.0, 90.0, 90.0], [3.0, 90.0, 4.0, 6.0]]))
-
-    assert mean_loss(Strategy(), EXAMPLES) == pytest.approx((1 + 2 + 3 + 4 + 6) / 5)
-
-
 @pytest.fixture
-def sft(tmp_path):
+def sft(trained, write_jsonl):
     """``sft(section__key=value, …)``: fine-tune the tiny model on three conversations; the records and the folder."""
-    pytest.importorskip("corerl_fsdp")
     chats = [
         [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         for question, answer in (("1+1", "2"), ("1+2", "3"), ("2+2", "4"))
     ]
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
-    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": chats[0]}) + "\n")
-    config = SftConfig(
-        model=ModelConfig(path=str(tiny_model()), dtype="fp32"),
-        output=str(tmp_path / "out"),
-        data=SftDataConfig(train_files=[str(tmp_path / "chats.jsonl")], train_batch_size=1, shuffle=False),
-        optim=OptimConfig(lr=1e-2),
-        trainer=SftTrainerConfig(device="cpu"),
-    )
+    rows, val = write_jsonl([{"messages": chat} for chat in chats]), write_jsonl([{"messages": chats[0]}], "val.jsonl")
 
     def start(**keys):
-        for key, value in keys.items():
-            section, _, name = key.rpartition("__")
-            setattr(getattr(config, section) if section else config, name, value)
-        folder = run_sft(config, load_plugins((), ()))
-        return read_metrics(folder / "metrics.jsonl"), folder
+        return trained("sft", [rows], **{"data__train_batch_size": 1, **keys})
 
-    start.val = [str(tmp_path / "val.jsonl")]
+    start.val = [val]
     return start
 
 
@@ -84,6 +57,14 @@ def test_a_run_is_its_steps_and_leaves_a_model_that_can_be_loaded(sft):
     assert records[0]["train/loss"] == pytest.approx(cross_entropy(tiny_model()), abs=1e-4)
     assert records[-1]["val/loss"] == pytest.approx(cross_entropy(folder), abs=1e-4)
     assert records[-1]["val/loss"] < records[0]["train/loss"]
+    assert json.loads((folder / "status.json").read_text())["state"] == "finished"
+
+
+def test_prompt_and_response_are_a_conversation_as_well(sft, trained, write_jsonl):
+    [first, *_], _ = sft()
+    rows = write_jsonl([{"prompt": "1+1", "response": "2"}], "answers.jsonl")
+    [only], _ = trained("sft", [rows], data__train_batch_size=1, overwrite=True)
+    assert only["train/loss"] == first["train/loss"]
 
 
 def test_the_loss_on_other_conversations_is_recorded_after_the_last_step_unless_there_are_none(sft):

@@ -1,0 +1,1 @@
+"""Training from given responses: supervised fine-tuning, direct preference optimization, reward models."""

@@ -1,0 +1,1 @@
+"""Rows of files as token ids: conversations, pairs of responses, responses with scores."""

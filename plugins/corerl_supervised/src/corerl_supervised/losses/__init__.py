@@ -1,0 +1,1 @@
+"""Preference losses: a number for each pair of responses."""
