@@ -11,6 +11,7 @@ SHARED = {
     "corerl_engines",
     "corerl_gateway",
     "corerl_testing",
+    "corerl_tinker",
     "corerl_tools",
     "corerl_torch",
     "corerl_verl",
