@@ -31,6 +31,8 @@ class GpuWorker(Worker):  # type: ignore[misc]
         cache = self.cache_config
         if cache.kv_cache_memory_bytes is None:
             graphs = 0 if self.model_config.enforce_eager else GRAPHS
+            if self.vllm_config.lora_config is not None:
+                graphs *= 2  # of batches without adapters, too
             cache.kv_cache_memory_bytes = cache_bytes(
                 int(self.requested_memory), held_bytes(_tensors(self.model_runner.get_model())), self._peak(), graphs
             )
@@ -51,3 +53,7 @@ class GpuWorker(Worker):  # type: ignore[misc]
 def _tensors(model: Any) -> Iterable[torch.Tensor]:
     yield from model.parameters()
     yield from model.buffers()
+    for layer in model.modules():  # adapters are no parameters
+        for name in ("lora_a_stacked", "lora_b_stacked"):
+            stacked = getattr(layer, name, ())
+            yield from (stacked,) if isinstance(stacked, torch.Tensor) else stacked
