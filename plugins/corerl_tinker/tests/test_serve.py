@@ -56,7 +56,13 @@ def test_adapters_are_the_default_and_all_weights_a_choice():
 
 @pytest.mark.parametrize(
     ("values", "error"),
-    [({"runtime": {"name": "ray"}}, "runtime.name"), ({"actor": {"strategy": "magic"}}, "magic"), ({"x": 1}, "x")],
+    [
+        ({"rollout": {"lora": "adapter"}}, "rollout.lora"),
+        ({"model": {"lora_dora": True}}, "model.lora_dora"),
+        ({"runtime": {"name": "ray"}}, "runtime.name"),
+        ({"actor": {"strategy": "magic"}}, "magic"),
+        ({"x": 1}, "x"),
+    ],
 )
 def test_a_wrong_config_is_refused_before_a_model_is_loaded(values, error):
     with pytest.raises((ConfigError, RequestError), match=error):

@@ -76,6 +76,7 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
     """Check everything that needs no model."""
     values = dict(request.values)
     values["model"] = {"lora_rank": RANK, "lora_alpha": ALPHA, **(values.get("model") or {})}
+    values["rollout"] = {"lora": "merged", **(values.get("rollout") or {})}
     if options.max_length is not None:  # engines have room for both together
         values["data"] = {
             "max_prompt_length": options.max_length - 1,
@@ -83,6 +84,7 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
             **(values.get("data") or {}),
         }
     config = typed.build(TrainConfig, values, explain_key=request.plugins.explain_key)
+    check_adapters(config)
     endpoint = replace(read_options(config), port=request.port)
     if request.host is not None:
         endpoint = replace(endpoint, host=request.host, public_host=endpoint.public_host or request.host)
@@ -103,6 +105,15 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
     tokenizer = load_tokenizer(config.model, request.plugins)
     prints = request.api_key_env is None
     return Plan(config, strategy, backend, selected, tokenizer, endpoint, options, keys, prints)
+
+
+def check_adapters(config: TrainConfig) -> None:
+    """Raise ConfigError for adapters of a kind that clients do not have."""
+    if config.rollout.lora != "merged":
+        raise ConfigError("rollout.lora", "must be merged: the adapters of clients have scales of their own")
+    for key in ("lora_rslora", "lora_dora"):
+        if getattr(config.model, key):
+            raise ConfigError(f"model.{key}", "is not what clients of Tinker train: leave it out")
 
 
 def read_keys(options: EndpointOptions, name: str | None, environment: Mapping[str, str]) -> tuple[str, ...]:
