@@ -99,6 +99,7 @@ pages: metrics-page verl-page
 	$(BIN)/python -m scripts.pages.reference
 	$(BIN)/python -m scripts.pages.algorithms
 	$(BIN)/python -m scripts.pages.bias
+	$(BIN)/python -m scripts.pages.models
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

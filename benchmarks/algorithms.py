@@ -43,6 +43,9 @@ TURNS: dict[str, list[str]] = {
 
 DISTILLED = ["actor.use_kl_loss=false", "algorithm.adv_estimator=reinforce_plus_plus", "rollout.n=1"]
 
+INT2 = ["rollout.options.weight_rounding=int2", "algorithm.rollout_correction.max_log_prob_diff=.inf"]
+"""a sampler of low precision, without a limit on its mismatch"""
+
 GSPO = "actor.policy_loss={name: gspo, clip_ratio_low: 3e-4, clip_ratio_high: 4e-4}"
 
 ALGORITHMS: dict[str, list[str]] = {
@@ -102,6 +105,17 @@ ALGORITHMS: dict[str, list[str]] = {
         "actor.use_kl_loss=false",
     ],
     "rollout_correction": ["algorithm.rollout_correction={rollout_is: token, rollout_is_mode: mask}"],
+    "sampler_int2": INT2,
+    "score_centering": [
+        *INT2,
+        "rollout.record=[top_log_probs]",
+        "algorithm.rollout_correction.score_centering=true",
+    ],
+    # top-p 0.9 and 0.5, whose log-probs of training are over the kept tokens, and over the vocabulary
+    "truncated_kept": ["rollout.top_p=0.9", "rollout.record=[kept_tokens]"],
+    "truncated": ["rollout.top_p=0.9", "algorithm.rollout_correction.max_log_prob_diff=.inf"],
+    "truncated_half_kept": ["rollout.top_p=0.5", "rollout.record=[kept_tokens]"],
+    "truncated_half": ["rollout.top_p=0.5", "algorithm.rollout_correction.max_log_prob_diff=.inf"],
     "kl": ["actor.kl_loss_type=kl"],
     "abs": ["actor.kl_loss_type=abs"],
     "mse": ["actor.kl_loss_type=mse"],
@@ -115,6 +129,13 @@ ALGORITHMS: dict[str, list[str]] = {
     ],
     **TURNS,
 }
+BESIDE = {
+    "score_centering": ("sampler_int2",),
+    "truncated_kept": ("truncated",),
+    "truncated_half_kept": ("truncated_half",),
+}
+"""further curves in the picture of an algorithm"""
+
 BASELINES = (BASELINE, "agents_grpo")
 WORDS = {"quickstart": "quickstart", "agents": "agent example"}
 
@@ -276,7 +297,8 @@ def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
 
     for name, runs in results.items():
         figure, axes = pyplot.subplots(figsize=(5.2, 3.2), dpi=100)
-        for each, colour in ((baseline(name), "0.5"), (name, "tab:blue")):
+        others = [(other, "tab:orange") for other in BESIDE.get(name, ()) if other in results]
+        for each, colour in ((baseline(name), "0.5"), *others, (name, "tab:blue")):
             curves = [run for run in results[each].values() if run["accuracy"]]
             if not curves or (name in BASELINES and colour == "0.5"):
                 continue

@@ -140,7 +140,7 @@ def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "Rollo
 
 
 @hookspec
-def loss_terms(config: "TrainConfig") -> "Iterable[LossTerm] | None":
+def loss_terms(config: "TrainConfig", parts: "Parts") -> "Iterable[LossTerm] | None":
     """Yield further terms of the policy's loss (:class:`corerl.contracts.objective.LossTerm`), in each worker."""
 
 

@@ -162,16 +162,19 @@ def runs(asked: argparse.Namespace) -> bool:
     """Whether the metrics of three runs are equal."""
     with tempfile.TemporaryDirectory() as folder:
         found = []
+        config = Path(folder) / "config.yaml"
+        config.write_text("{}\n")
         for name, kill in (("first", False), ("second", False), ("killed", True)):
             command = [
-                *(sys.executable, "-m", "corerl", "train", f"model.path={asked.model}", "model.load_format=dummy"),
+                *(sys.executable, "-m", "corerl", "train", str(config), f"model.path={asked.model}"),
+                "model.load_format=dummy",
                 *(f"data.train_files=[{asked.data}]", "data.train_batch_size=16", "data.max_prompt_length=256"),
                 *(f"data.max_response_length={asked.tokens}", "algorithm.adv_estimator=grpo", "rollout.n=4"),
                 *("actor.device=auto", "actor.ppo_mini_batch_size=8", "actor.optim.lr=1e-5", "actor.strategy=fsdp"),
                 *("rollout.name=vllm", f"rollout.options.python={asked.python}", "rollout.options.load_format=dummy"),
                 *("rollout.options.gpu_memory_utilization=0.3", "trainer.bitwise=true", "trainer.save_freq=1"),
                 *(f"trainer.total_training_steps={asked.steps}", f"trainer.output_dir={folder}/{name}"),
-                *("trainer.experiment_name=bitwise", "trainer.val_before_train=false", "tracking.loggers=[]"),
+                *("tracking.experiment_name=bitwise", "trainer.val_before_train=false", "tracking.loggers=[]"),
                 *("trainer.save_huggingface=never", "rollout.ignore_eos=true"),
             ]
             began = time.perf_counter()

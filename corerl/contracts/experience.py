@@ -27,7 +27,6 @@ class Experience:
         rollout_log_probs: (B, T) float32 of the sampled tokens, from the rollout backend.
         weight_versions: (B, T) int32, the version of the weights that sampled each token; 0 in other columns.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, of the policy and the reference.
-        ref_vocabulary_log_probs: (B, T, V) float32, the reference's log-probs of the whole vocabulary.
         values: (B, T) float32, the critic's predictions before the update.
         sum_pi_squared: (B, T) float32, the policy's sum of squared probabilities before the update.
         rewards, advantages, returns: (B, T) float32.
@@ -48,7 +47,6 @@ class Experience:
     weight_versions: Tensor | None = None
     old_log_probs: Tensor | None = None
     ref_log_probs: Tensor | None = None
-    ref_vocabulary_log_probs: Tensor | None = None
     values: Tensor | None = None
     sum_pi_squared: Tensor | None = None
     rewards: Tensor | None = None

@@ -32,10 +32,12 @@ class LossTerm(Protocol):
 
     Attributes:
         name: of the part, the metric ``actor/<name>``.
+        coefficient: of the part in the loss; the metric is without it.
         of_logits: a function of the logits whose results the term takes from ``outputs.of_logits``; None: of none.
     """
 
     name: str
+    coefficient: float
     of_logits: "OfLogits | None"
 
     def __call__(self, outputs: "TokenOutputs", batch: "Experience") -> "Tensor":

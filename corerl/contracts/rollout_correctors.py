@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
+from corerl.contracts.facts import Claims
 from corerl.contracts.losses import Mean
 
 
@@ -20,6 +21,11 @@ class RolloutCorrector(Protocol):
 
     The methods here measure and change nothing.
     """
+
+    @property
+    def claims(self) -> Claims | None:
+        """Bias of the gradient with an unbiased estimator, samples of another policy and this correction."""
+        return None
 
     @property
     def acts_on_mini_batches(self) -> bool:

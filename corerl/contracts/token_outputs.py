@@ -19,12 +19,14 @@ class TokenChunk:
         batch: their micro-batch, on the model's device.
         rows, steps: (n,) int64, the place of each token in a (b, T) column.
         head: (n, K) last hidden states of this model -> (n, V) logits.
+        averaged_head: the same with the averaged weights of an :class:`AveragingStrategy`.
     """
 
     batch: "Experience"
     rows: "Tensor"
     steps: "Tensor"
     head: "Callable[[Tensor], Tensor]"
+    averaged_head: "Callable[[Tensor], Tensor] | None" = None
 
 
 class OfLogits(Protocol):

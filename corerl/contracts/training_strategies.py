@@ -1,6 +1,7 @@
 """Training strategies: how a model is placed on devices, run and updated."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -124,6 +125,19 @@ class MeasuredStrategy(Protocol):
 
     def measured(self) -> "Mapping[str, float]":
         """Metrics of a step, after its weights are sent; those of rank 0 are recorded."""
+        ...
+
+
+@runtime_checkable
+class AveragingStrategy(Protocol):
+    """A strategy that keeps an average of the weights of past updates."""
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within, ``forward`` computes with the averaged weights.
+
+        Raises:
+            ConfigError: the strategy's options ask for no average.
+        """
         ...
 
 

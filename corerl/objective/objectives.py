@@ -24,7 +24,6 @@ class PolicyObjective:
     Rollout correction weights of the batch, if any, multiply the terms of the policy loss.
 
     Attributes:
-        kl_of_vocabulary: the KL type takes log-probs of the whole vocabulary.
         of_logits: the policy loss takes the results of this function.
         terms: further ones, from plugins, which are added.
     """
@@ -32,7 +31,6 @@ class PolicyObjective:
     policy_loss: PolicyLoss
     kl_type: KLType | None = None
     kl_loss_coef: float = 0.0
-    kl_of_vocabulary: bool = False
     entropy_coeff: float = 0.0
     of_logits: OfLogits | None = None
     terms: Sequence[LossTerm] = ()
@@ -40,8 +38,6 @@ class PolicyObjective:
     @property
     def wanted(self) -> frozenset[Wanted]:
         wanted: set[Wanted] = {"log_probs", *(term.of_logits for term in self.terms if term.of_logits is not None)}
-        if self.kl_of_vocabulary:
-            wanted.add("vocabulary_log_probs")
         if self.entropy_coeff > 0:
             wanted.add("entropy")
         if self.of_logits is not None:
@@ -56,7 +52,8 @@ class PolicyObjective:
         loss = pg_loss = _weighted(terms, batch)
         parts = {"pg_loss": pg_loss.detach()}
         if self.kl_type is not None:
-            kl_loss = _weighted(self._kl(outputs, batch), batch)
+            assert batch.ref_log_probs is not None
+            kl_loss = _weighted(self.kl_type(log_probs, batch.ref_log_probs), batch)
             loss = loss + self.kl_loss_coef * kl_loss
             parts["kl_loss"] = kl_loss.detach()
         if self.entropy_coeff > 0:
@@ -66,20 +63,12 @@ class PolicyObjective:
             parts["entropy_loss"] = entropy_bonus.detach()
         for term in self.terms:
             further = _weighted(term(outputs, batch), batch)
-            loss, parts[term.name] = loss + further, further.detach()
+            loss, parts[term.name] = loss + term.coefficient * further, further.detach()
         metrics = {
             **output.metrics,
             "ppo_kl": masked_mean(batch.old_log_probs - log_probs.detach(), batch.response_mask),
         }
         return ObjectiveOutput(loss, parts, metrics)
-
-    def _kl(self, outputs: TokenOutputs, batch: Experience) -> Tensor:
-        assert self.kl_type is not None
-        if self.kl_of_vocabulary:
-            assert outputs.vocabulary_log_probs is not None and batch.ref_vocabulary_log_probs is not None
-            return self.kl_type(outputs.vocabulary_log_probs, batch.ref_vocabulary_log_probs)
-        assert outputs.log_probs is not None and batch.ref_log_probs is not None
-        return self.kl_type(outputs.log_probs, batch.ref_log_probs)
 
 
 @dataclass(frozen=True)

@@ -106,10 +106,9 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     runtime.reserve(roles.values())
     workers = _workers(plan, runtime, roles, starts, further)
     actor, rollout = workers["actor"], workers["rollout"]
-    shape, most_gb = actor.shape(), config.ref.max_vocabulary_log_probs_gb
     others = {each.role.name: workers[each.role.name] for each in further}
     reference = workers.get("ref") or (BaseOfPolicy(actor) if parts.needs_ref else None)
-    models = Models(actor, workers.get("critic"), reference, shape, most_gb, others)
+    models = Models(actor, workers.get("critic"), reference, actor.shape(), others)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
     run = Run(config, parts, plan.plugins, folder)
@@ -150,7 +149,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
         finished=finished or (),
-        vocabulary=shape.vocabulary,
+        vocabulary=models.shape.vocabulary,
         measured=lambda: {name: value for part in measured for name, value in part().items()},
     )
     stack.callback(stream.close)

@@ -8,7 +8,6 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
-from corerl.errors import RunError
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker, TrainedWorker
 
 
@@ -28,8 +27,6 @@ class Models:
 
     Attributes:
         shape: of the policy.
-        max_vocabulary_gb: most memory, in GiB, of the reference's log-probs of the vocabulary:
-            ``ref.max_vocabulary_log_probs_gb``.
         others: role -> model of a plugin (hook ``model_roles``).
     """
 
@@ -37,7 +34,6 @@ class Models:
     critic: CriticWorker | None
     reference: ReferenceWorker | BaseOfPolicy | None
     shape: ModelShape
-    max_vocabulary_gb: float
     others: Mapping[str, ReferenceWorker] = field(default_factory=dict)
 
     @property
@@ -55,22 +51,3 @@ class Models:
         present = self.actor.forward(mini_batch.tokens(), ["log_probs"]).log_probs
         assert present is not None
         return present
-
-    def ref_vocabulary_log_probs(self, mini_batch: Experience) -> Tensor:
-        """(b, T, V), the reference's log-probs of every token of the vocabulary.
-
-        Raises:
-            RunError: they take more than ``max_vocabulary_gb``.
-        """
-        rows, tokens = mini_batch.response_mask.shape
-        gigabytes = rows * tokens * self.shape.vocabulary * 4 / 2**30
-        if gigabytes > self.max_vocabulary_gb:
-            raise RunError(
-                f"log-probs of {rows} × {tokens} tokens over a vocabulary of {self.shape.vocabulary} take "
-                f"{gigabytes:.1f} GiB, more than ref.max_vocabulary_log_probs_gb = {self.max_vocabulary_gb:g}: use a "
-                "smaller actor.ppo_mini_batch_size, or a KL type of the sampled tokens such as low_var_kl"
-            )
-        assert self.reference is not None
-        log_probs = self.reference.forward(mini_batch.tokens(), ["vocabulary_log_probs"]).vocabulary_log_probs
-        assert log_probs is not None
-        return log_probs

@@ -43,7 +43,6 @@ class Updates:
         exact = parts.kl_loss is None and not config.actor.entropy_coeff
         exact = exact and parts.policy_loss.entry.facts.zero_at_zero_advantage
         self._skips = exact and config.actor.zero_advantage == "skip"
-        self._of_vocabulary = parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs
 
     def of_critic(self, step: Step) -> dict[str, float]:
         """All updates of the critic; their metrics."""
@@ -109,8 +108,6 @@ class Updates:
                 if not mini_batch.response_mask.any():
                     continue
                 self._weigh(mini_batch, self._config.actor.loss_agg_mode)
-            if self._of_vocabulary:
-                mini_batch.ref_vocabulary_log_probs = self._models.ref_vocabulary_log_probs(mini_batch)
             if self._select_tokens is not None:
                 present = self._models.present_log_probs(mini_batch)
                 uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))

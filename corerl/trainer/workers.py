@@ -19,8 +19,14 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import OfLogitsFactory, TokenOutputs, Wanted
-from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
-from corerl.errors import RunError
+from corerl.contracts.training_strategies import (
+    AveragingStrategy,
+    MeasuredStrategy,
+    MicroBatching,
+    StrategySpec,
+    TrainingStrategy,
+)
+from corerl.errors import ConfigError, RunError
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
@@ -123,14 +129,14 @@ class PolicyWorker(TrainedWorker):
         self.sends_adapters = adapters.are_sent(config, parts.strategy.entry.facts, parts.rollout_backend.entry.facts)
         self.base_limit = _ref_spec(config).micro_batching
         of_logits: OfLogitsFactory | None = parts.policy_loss.load_fact("of_logits")
+        loss_terms = plugins_of(config).hook.loss_terms
         self.objective = PolicyObjective(
             policy_loss=parts.policy_loss.load(),
-            kl_type=parts.kl_loss.load() if parts.kl_loss else None,
+            kl_type=parts.kl_loss.load() if parts.kl_loss and "logits" not in parts.kl_loss.entry.needs else None,
             kl_loss_coef=actor.kl_loss_coef,
-            kl_of_vocabulary=parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs,
             entropy_coeff=actor.entropy_coeff,
             of_logits=of_logits(config) if of_logits else None,
-            terms=[term for given in plugins_of(config).hook.loss_terms(config=config) for term in given or ()],
+            terms=[term for given in loss_terms(config=config, parts=parts) for term in given or ()],
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -138,6 +144,14 @@ class PolicyWorker(TrainedWorker):
         if self.sends_adapters:
             return self._adapting.adapters(self.sent_dtype)
         return self.strategy.weights(self.sent_dtype)
+
+    @dispatch("split")
+    def forward_averaged(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        """:meth:`forward` with the strategy's average of past weights."""
+        if not isinstance(self.strategy, AveragingStrategy):
+            raise ConfigError("actor.strategy", f"{type(self.strategy).__name__} keeps no average of the weights")
+        with self.strategy.averaged():
+            return self.strategy.forward(batch, wanted)
 
     @dispatch("split")
     def forward_base(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:

@@ -5,19 +5,21 @@ A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. Run it aft
     python -m scripts.pages.bias
 """
 
-import math
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.registry import Entry
+from corerl_correction.centering import ScoreCentering
+from corerl_correction.claims import MODES
 from corerl_correction.corrector import ImportanceCorrector
-from corerl_testing.enumerable import GAMES, Point, Update, estimated, expected_gradient, sampled
-from corerl_testing.enumerable.claims import LOSS_MODES, OFF_POLICY, Comparison, of_estimator, of_loss, true_gradient
+from corerl_testing.enumerable import GAMES, Point, Update
+from corerl_testing.enumerable.claims import LOSS_MODES, OFF_POLICY, Comparison, of_estimator, of_loss
 from corerl_testing.enumerable.combinations import takes_tokens
+from corerl_testing.enumerable.correction import of_corrector
 from corerl_testing.enumerable.kl import expected_kl
 from corerl_testing.enumerable.objectives import objective, tokens_kl
 from corerl_testing.invariance import AGGREGATIONS
@@ -28,9 +30,6 @@ from scripts.pages.reference import plugins
 PAGE = ROOT / "docs" / "algorithms" / "bias.md"
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->\n)", flags=re.DOTALL)
 SCORE = objective("expected score")
-MISMATCH = 0.5
-"""distance of the sampling policy from the trainer's, in logits"""
-
 REQUIRED: dict[str, dict[str, Any]] = {"a2po": {"value_key": "value"}}
 """options without defaults: the games' component that is a number of the prompt"""
 
@@ -39,19 +38,16 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "turn_returns": [{"gamma": 0.9}],
     "turn_grpo": [{"norm_adv_by_std_in_grpo": True}],
     "turn_rloo": [{"anchor": "turn"}],
+    "distill": [
+        {"divergence": "forward_kl"},
+        {"divergence": "jsd"},
+        {"form": "top_k", "top_k": 1},
+        {"form": "sampled"},
+        {"form": "sampled", "use_task_reward": True},
+    ],
     "turn_gae": [{"whiten": False}, {"whiten": False, "lam": 0.9}],
 }
 """options that change the bias"""
-
-CORRECTIONS: list[dict[str, Any]] = [
-    {"rollout_is": "none"},
-    {"rollout_is": "token"},
-    {"rollout_is": "token", "rollout_is_threshold": 1.2},
-    {"rollout_is": "token", "rollout_is_threshold": 1.2, "rollout_is_mode": "mask"},
-    {"rollout_is": "geometric"},
-    {"rollout_is": "sequence"},
-    {"rollout_is": "sequence", "rollout_is_threshold": 1000},
-]
 
 
 def render(page: str) -> str:
@@ -85,7 +81,8 @@ def cosine(compared: Iterable[Comparison]) -> str:
 
 def words(options: dict[str, Any]) -> str:
     return ", ".join(
-        f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()
+        f"{name}: {str(value).lower() if isinstance(value, bool) else value}".replace("'", "")
+        for name, value in options.items()
     )
 
 
@@ -121,15 +118,19 @@ def losses() -> str:
     """Every loss at the policy that sampled, and at another one."""
     registry = plugins().registries.policy_losses
     rows = []
-    for entry in (entry for entry in registry if entry.facts.claims is not None):
-        chosen, of = registry.with_options(entry, {}, entry.name), objective(entry.facts.claims.of)
+    claiming = [entry for entry in registry if entry.facts.claims is not None]
+    variants = [(each, options) for each in claiming for options in ({}, *VARIANTS.get(each.name, []))]
+    for entry, options in variants:
+        chosen = registry.with_options(entry, options, entry.name)
+        of = objective(entry.facts.claims.of, chosen.options)
         given = (chosen.load(), chosen.load_fact("select_tokens"), of)
         mode = min(LOSS_MODES, key=lambda each: max(one.error(1.0) for one in of_loss(*given, mode=each)) > 1e-10)
         here, there = (list(of_loss(*given, mode=mode, off_policy=distance)) for distance in (0.0, OFF_POLICY))
         factors = [span(each.factor for each in compared) for compared in (here, there)]
         takes = ("no", "yes")[takes_tokens(chosen)] if entry.facts.claims.of == "expected score" else ""
-        claims = str(entry.facts.claims)
-        rows.append((f"`{entry.name}`", claims, factors[0], rest(here), takes, factors[1], rest(there), cosine(there)))
+        claims = "" if options else str(entry.facts.claims)
+        title = f"`{entry.name}`" + (f" with `{words(options)}`" if options else "")
+        rows.append((title, claims, factors[0], rest(here), takes, factors[1], rest(there), cosine(there)))
     heads = (
         "loss",
         "claims",
@@ -171,19 +172,20 @@ def corrections() -> str:
     """RLOO with samples of another policy, and the corrections."""
     rloo = plugins().registries.advantage_estimators.select("rloo").load()
     rows = []
-    for config in CORRECTIONS:
-        found = list(_mismatched(rloo, ImportanceCorrector(RolloutCorrectionConfig(**config), math.inf)))
-        rows.append((f"`{words(config)}`", span(each.factor for each in found), rest(found), cosine(found)))
-    return table(("`algorithm.rollout_correction`", "factor, n = 2", "largest rest", "smallest cosine"), rows)
+    for config in MODES:
+        corrector = ImportanceCorrector(config)
+        terms = [ScoreCentering(config, temperature=1.0)] if config.score_centering else []
+        found = list(of_corrector(corrector, terms, estimator=rloo))
+        title = f"`{words(_changed(config))}`"
+        rows.append((title, str(corrector.claims), span(each.factor for each in found), rest(found), cosine(found)))
+    return table(("`algorithm.rollout_correction`", "claims", "factor, n = 2", "largest rest", "smallest cosine"), rows)
 
 
-def _mismatched(estimator: Any, corrector: ImportanceCorrector) -> Iterator[Comparison]:
-    for game in GAMES:
-        if not game.binary:
-            point = Point.of(game)
-            groups = sampled(point.moved(MISMATCH), 2, old=point)
-            found = expected_gradient(estimated(groups, estimator, corrector), Update(corrector=corrector))
-            yield Comparison(game.name, 2, False, found, true_gradient(SCORE, point, 2))
+def _changed(config: Any) -> dict[str, Any]:
+    """The options that differ from their defaults."""
+    given = dataclasses.asdict(config)
+    default = dataclasses.asdict(type(config)())
+    return {name: value for name, value in given.items() if value != default[name]}
 
 
 TABLES: dict[str, Callable[[], str]] = {

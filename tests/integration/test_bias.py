@@ -1,15 +1,14 @@
 """Claims of all registered estimators, losses and KL types; their combinations; corrections; the page about them."""
 
-import math
-
 import pytest
 import torch
 
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.plugins import load_plugins
 from corerl_testing.enumerable import GAMES, Point, Update, estimated, expected_gradient, sampled
-from corerl_testing.enumerable.claims import Comparison, of_estimator, true_gradient
+from corerl_testing.enumerable.claims import of_estimator, true_gradient
 from corerl_testing.enumerable.combinations import combinations, policy_gradients, takes_tokens
+from corerl_testing.enumerable.correction import of_corrector
 from corerl_testing.enumerable.objectives import Objective, best_score, objective
 from scripts.pages.bias import PAGE, render
 
@@ -27,9 +26,7 @@ def estimator(name, **options):
 
 @pytest.mark.parametrize("kind", ["advantage_estimators", "policy_losses", "kl_types"])
 def test_every_entry_of_corerl_declares_its_bias(kind):
-    """A loss of logits learns from a teacher's, which the games do not have."""
     entries = [entry for entry in getattr(REGISTRIES, kind) if entry.owner.distribution.startswith("corerl-")]
-    entries = [entry for entry in entries if getattr(entry.facts, "of_logits", None) is None]
     assert entries and [entry.name for entry in entries if entry.facts.claims is None] == []
 
 
@@ -60,14 +57,7 @@ def test_token_weights_leave_a_bias():
 
 def mismatched(chosen, **config):
     """Games whose samples are those of another policy than the trainer's, corrected."""
-    corrector = correction.ImportanceCorrector(RolloutCorrectionConfig(**config), math.inf)
-    update = Update(corrector=corrector)
-    for game in GAMES:
-        if not game.binary and game.name != "recurring turns":
-            point = Point.of(game)
-            groups = sampled(point.moved(0.5), 2, old=point)
-            found = expected_gradient(estimated(groups, chosen, corrector), update)
-            yield Comparison(game.name, 2, False, found, true_gradient(SCORE, point, 2))
+    return of_corrector(correction.ImportanceCorrector(RolloutCorrectionConfig(**config)), estimator=chosen)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def no_loss(inputs):
 
 def test_an_objective_asks_for_the_outputs_of_its_terms_and_no_others():
     assert PolicyObjective(no_loss).wanted == {"log_probs"}
-    assert PolicyObjective(no_loss, kl_of_vocabulary=True).wanted == {"log_probs", "vocabulary_log_probs"}
+    assert PolicyObjective(no_loss, terms=[Term()]).wanted == {"log_probs", "the function"}
     assert PolicyObjective(no_loss, entropy_coeff=1e-9).wanted == {"log_probs", "entropy"}
     assert ValueObjective(no_loss).wanted == {"values"}
 
@@ -101,14 +101,19 @@ def test_a_policy_loss_alone_needs_neither_reference_nor_entropy():
     assert {name: float(value) for name, value in output.parts.items()} == pytest.approx({"pg_loss": (1 + 1 - 1) / 3})
 
 
-def test_kl_over_the_vocabulary_is_of_the_policy_against_the_reference():
-    """Of each token 3 log-probs that differ by 1, 2 and 3 in sum over the vocabulary."""
-    experience = batch()
-    experience.ref_vocabulary_log_probs = torch.zeros(2, 2, 3)
-    vocabulary = torch.tensor([[1.0, 2.0], [3.0, 99.0]])[..., None].expand(2, 2, 3) / 3
-    objective = PolicyObjective(no_loss, lambda policy, ref: (policy - ref).sum(-1), 0.5, kl_of_vocabulary=True)
-    output = objective(TokenOutputs(torch.zeros(2, 2), vocabulary_log_probs=vocabulary), experience)
-    assert float(output.parts["kl_loss"]) == pytest.approx((1 + 2 + 3) / 3)
+class Term:
+    """The entropy of each token, for the part ``further``."""
+
+    name, coefficient, of_logits = "further", 0.5, "the function"
+
+    def __call__(self, outputs, batch):
+        return outputs.entropy
+
+
+def test_a_further_term_has_its_coefficient_in_the_loss_and_none_in_its_metric():
+    outputs = TokenOutputs(torch.zeros(2, 2), torch.tensor([[1.0, 2.0], [3.0, 99.0]]))
+    output = PolicyObjective(no_loss, terms=[Term()])(outputs, batch())
+    assert float(output.parts["further"]) == pytest.approx((1 + 2 + 3) / 3)
     assert float(output.loss) == pytest.approx(0.5 * (1 + 2 + 3) / 3)
 
 

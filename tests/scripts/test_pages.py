@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.pages import reference
+from scripts.pages import models, reference
 from scripts.pages.markdown import from_docstring, table
 
 
@@ -10,6 +10,11 @@ from scripts.pages.markdown import from_docstring, table
 def test_the_page_is_what_the_code_says(name: str) -> None:
     page = (reference.FOLDER / name).read_text()
     assert page == reference.PAGES[name](), "run make pages"
+
+
+def test_the_tables_of_models_are_what_the_code_says() -> None:
+    page = models.PAGE.read_text()
+    assert page == models.render(page), "run make pages"
 
 
 def test_no_other_page_is_in_the_folder() -> None:

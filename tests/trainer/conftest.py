@@ -195,7 +195,6 @@ def trainer(tmp_path):
             critic=Worker("critic", calls) if critic else None,
             reference=Worker("reference", calls) if reference else None,
             shape=ModelShape(1, 1, 1),
-            max_vocabulary_gb=1.0,
         )
         corrector = corrector or ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"))
         guard = NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=run.plugins.hook)

@@ -10,6 +10,7 @@ from corerl.checkpoint.resume import Checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.facts import BackendFacts, StrategyFacts
 from corerl.contracts.runtimes import Pool, Role
+from corerl.contracts.throughput import ModelShape
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
@@ -126,13 +127,15 @@ def test_the_kl_penalty_begins_with_the_configs_coefficient_or_the_checkpoints(m
     )
     penalty = make_kl_penalty(made_plan, "the models")
     assert (penalty.kl_type, penalty.controller, penalty.models) == (difference, max, "the models")
-    assert (penalty.coef, penalty.mini_batch_size, penalty.of_vocabulary) == (coefficient, 6, False)
+    assert (penalty.coef, penalty.mini_batch_size, penalty.reference) == (coefficient, 6, None)
 
 
 def test_a_kl_type_may_need_the_vocabulary(made):
     full = selected("KL type", "full", difference, needs=frozenset({"logits"}))
     controller = selected("KL controller", "fixed", max)
-    assert make_kl_penalty(plan(made, kl_penalty=full, kl_controller=controller), None).of_vocabulary
+    models = SimpleNamespace(reference="the reference", shape=ModelShape(1, 1, 1, vocabulary=3))
+    penalty = make_kl_penalty(plan(made, kl_penalty=full, kl_controller=controller), models)
+    assert (penalty.reference.reference, penalty.reference.vocabulary) == ("the reference", 3)
 
 
 class Tracker:

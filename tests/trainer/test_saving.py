@@ -77,7 +77,6 @@ def trainer(monkeypatch):
                 SimpleNamespace() if critic else None,
                 reference=None,
                 shape=ModelShape(1, 1, 1),
-                max_vocabulary_gb=1.0,
             ),
             records=SimpleNamespace(checkpoints=Store(calls), log=SimpleNamespace(state=lambda: {"wandb": "abc"})),
             engines=SimpleNamespace(actor_in_use=_Reusable(held, "actor_in_use")),

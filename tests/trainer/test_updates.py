@@ -166,17 +166,6 @@ def test_tokens_are_selected_with_the_policy_as_it_is_before_their_own_update(tr
     assert len({float(uniforms[0, 0]) for *_, uniforms in given}) == 4
 
 
-@pytest.mark.parametrize(("kl_loss", "asked"), [({"logits"}, 2), (set(), 0), (None, 0)])
-def test_log_probs_of_the_vocabulary_are_added_to_each_mini_batch_for_a_kl_loss_that_needs_them(
-    trainer, batch, kl_loss, asked
-):
-    made = trainer(reference=True, kl_loss=kl_loss)
-    scored, experience = batch([1.0, 1.0])
-    updated(made, scored, experience)
-    assert made.models.reference.asked == [(TOKENS, ["vocabulary_log_probs"])] * asked
-    assert [each.ref_vocabulary_log_probs is not None for each in made.models.actor.updated] == [bool(asked)] * 2
-
-
 def test_mini_batches_are_corrected_just_before_their_updates_and_one_without_a_token_is_left_out(trainer, batch):
     """log pi - log pi_rollout is -0.5, -1.5 and -2.5: of the third update, each token is rejected."""
     correction = RolloutCorrectionConfig(

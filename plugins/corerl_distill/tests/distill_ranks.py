@@ -17,7 +17,7 @@ def update(job):
     config, options, batch = job["config"], job["options"], job["batch"]
     limit = MicroBatching(max_sequences=2)
     spec = StrategySpec(config.model, "cpu", limit, optim=config.actor.optim, grad_clip=1e9)
-    strategy = FsdpStrategy(spec, FsdpOptions(ulysses_sequence_parallel_size=job["sharing"]))
+    strategy = FsdpStrategy(spec, FsdpOptions(ema_decay=0.5, ulysses_sequence_parallel_size=job["sharing"]))
     seen, take_step = {}, strategy._step
 
     def step(*arguments):

@@ -82,6 +82,18 @@ def strategy(path: Path, *, temperature: float = 1.0, **options: Any) -> SingleD
     return SingleDeviceStrategy(spec, TorchOptions(**options))
 
 
+class Policy:
+    """The workers of a policy, as the teachers call them."""
+
+    def __init__(self, strategy: SingleDeviceStrategy) -> None:
+        self.forward = strategy.forward
+        self._strategy = strategy
+
+    def forward_averaged(self, batch: Experience, wanted: Any) -> Any:
+        with self._strategy.averaged():
+            return self._strategy.forward(batch, wanted)
+
+
 class Class:
     """A student and its teachers."""
 
@@ -97,8 +109,9 @@ class Class:
             for name, each in options.named.items()
             if each.url is None and each.weights == "own"
         }
+        self.policy = Policy(self.student)
         vocabulary = self.student.shape().vocabulary
-        models = SimpleNamespace(actor=self.student, others=others, shape=ModelShape(1, 1, 1, vocabulary=vocabulary))
+        models = SimpleNamespace(actor=self.policy, others=others, shape=ModelShape(1, 1, 1, vocabulary=vocabulary))
         self.plan = SimpleNamespace(config=self.config, tokenizer=load_tokenizer(self.config.model))
         self.teachers = Teachers(options, self.plan, models)
         self.objective = PolicyObjective(partial(distill, options=options), of_logits=make(self.config, options))

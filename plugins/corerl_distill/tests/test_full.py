@@ -181,7 +181,7 @@ def test_the_policy_itself_is_a_teacher_by_its_present_weights(folders):
     for form in ("full", "top_k"):
         options = DistillOptions(teachers=copy.deepcopy(teachers), form=form, top_k=259, chunk_size=4)
         taught = Class(folders["student"], options)
-        assert taught.teachers._readers["self"]._model is taught.student
+        assert taught.teachers._readers["self"]._model is taught.policy
         with torch.no_grad():
             taught.student.model.lm_head.weight.mul_(1.5)
         found[form] = taught.loss_and_gradient(taught.batch(given))[0]

@@ -51,6 +51,13 @@ def test_another_policy_loss_has_no_teachers():
         ("{name: distill, teachers: {a: {}}}", (), "teachers.a: needs path, url"),
         ("{name: distill, teachers: {a: {path: x, url: y}}}", (), "teachers.a: a teacher is one of"),
         ("{name: distill, teachers: {a: {weights: policy}}}", (), "teachers.a.context: must be given"),
+        ("{name: distill, teachers: {a: {weights: ema}}}", (), "actor.strategy: must be torch or fsdp with ema_decay"),
+        ("{name: distill, teachers: {a: {weights: ema, path: x}}}", (), "teachers.a: a teacher is one of"),
+        (
+            "{name: distill, teachers: {a: {weights: ema}}}",
+            ("actor.strategy={name: torch, ema_decay: 1.5}",),
+            "actor.strategy.ema_decay: must be",
+        ),
         ("{name: distill, teachers: {a: {url: 'http://h'}}}", (), "teachers.a.url: a server gives log-probs of a few"),
         (
             "{name: distill, form: top_k, teachers: {a: {url: 'http://h'}}}",
@@ -61,7 +68,11 @@ def test_another_policy_loss_has_no_teachers():
         ("{name: distill, teachers: {a: {path: x, timeout: 0}}}", (), "teachers.a.timeout: must be greater than 0"),
         ("{name: distill, teachers: {a: {path: x, data_sources: s}}}", (), "teachers.a.data_sources: must be a list"),
         ("{name: distill, teachers: {a: x}}", (), "actor.policy_loss.teachers.a: must be a mapping"),
-        ("{name: distill, teacher: x}", ("actor.strategy=megatron",), "actor.strategy: 'megatron' has no functions"),
+        (
+            "{name: distill, teachers: {a: {weights: ema}}}",
+            ("actor.strategy=megatron",),
+            "actor.strategy: must be torch or fsdp with ema_decay",
+        ),
     ],
 )
 def test_a_broken_rule_is_one_line(loss, others, message):
@@ -108,6 +119,12 @@ def test_check_has_a_line_for_vocabularies_and_memory(tmp_path):
     assert f"at most {tokens * 64 * 4 / 2**30:.2f} GiB of host memory, and its output layer 0.00 GiB" in found[1]
     assert len(findings(student, teacher=str(padded), form="top_k")) == 2
     assert findings(student, teacher=str(padded), form="sampled") == []
+
+
+def test_check_has_a_line_for_the_memory_of_an_average(tmp_path):
+    [found] = findings(write_model(tmp_path / "student", hidden=512), teachers={"a": TeacherOptions(weights="ema")})
+    count = 2 * 259 * 512 + 5 * 512 + 2 * (4 * 512**2 + 3 * 512 * 48)
+    assert found == f"the average of the policy's weights takes {count * 4 / 2**30:.2f} GiB, divided as the weights are"
 
 
 def test_check_has_a_line_for_another_tokenizer(tmp_path):

@@ -25,14 +25,15 @@ def world():
 @pytest.mark.parametrize("sharing", [1, 2])
 @pytest.mark.parametrize("form", ["full", "top_k"])
 def test_two_ranks_have_the_gradient_of_one_device(world, tmp_path, form, sharing):
-    """The policy is a teacher too: its output layer is sharded."""
+    """The policy and its average are teachers too: their output layer is sharded."""
     teachers = {
         "model": TeacherOptions(path=str(write_model(tmp_path / "teacher", hidden=48, seed=1)), data_sources=["sums"]),
-        "self": TeacherOptions(weights="policy", context="{prompt} It is {ground_truth}."),
+        "self": TeacherOptions(weights="policy", context="{prompt} It is {ground_truth}.", data_sources=["code"]),
+        "past": TeacherOptions(weights="ema", context="{prompt} It is {ground_truth}."),
     }
     options = DistillOptions(teachers=teachers, form=form, divergence="jsd", top_k=8, chunk_size=3)
-    taught = Class(write_model(tmp_path / "student"), options)
-    batch = taught.batch(rollouts(["sums", "code", "sums", "code", "sums"]))
+    taught = Class(write_model(tmp_path / "student"), options, ema_decay=0.5)
+    batch = taught.batch(rollouts(["sums", "code", "sums", "code", "past"]))
     true, gradient = taught.loss_and_gradient(batch)
     for loss, found in world.run(config=taught.config, options=options, batch=batch, sharing=sharing):
         assert loss == pytest.approx(true, abs=1e-6)

@@ -11,6 +11,11 @@ from torch.distributed.checkpoint import FileSystemWriter, save
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
+from corerl.objective import PolicyObjective
+from corerl_distill.columns import column, column_name
+from corerl_distill.loss import distill
+from corerl_distill.of_logits import OfTeachers
+from corerl_distill.options import DistillOptions, TeacherOptions
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import model, parallel
@@ -18,7 +23,7 @@ from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_megatron.weights import Weights
-from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch
+from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
 from corerl_torch.loading import load_model
 from corerl_torch.weights.names import as_in_files
 
@@ -49,6 +54,22 @@ class Jobs(RankJobs):
             return take_step()
 
         setattr(of, method, step)
+
+    def distill(self, job):
+        """The gradient of an update that a teacher's hidden states teach, through the strategy's own output layer."""
+        strategy, batch = self.strategy(job), rank_batch()
+        width = strategy.forward(batch, ["hidden_states"]).hidden_states.shape[2]
+        hidden = 20 * torch.randn(int(batch.response_mask.sum()), width, generator=torch.Generator().manual_seed(3))
+        batch.columns[column_name("self", "values")] = column(
+            batch, torch.arange(len(batch)), batch.response_mask, hidden
+        )
+        batch.old_log_probs = batch.advantages = torch.zeros(batch.response_mask.shape)
+        options = DistillOptions(teachers={"self": TeacherOptions(weights="policy", context="")}, divergence="jsd")
+        of_logits = OfTeachers(options, 0.7, {"self": None})
+        objective = PolicyObjective(functools.partial(distill, options=options), of_logits=of_logits)
+        gradient = {}
+        self.record_gradient(strategy, gradient)
+        return {"loss": strategy.update(share(batch, strategy), objective)["pg_loss"].value, "gradient": gradient}
 
     def through_mbridge(self, job):
         """Whether weights are those of the model's file once mbridge has read them, and once it gives them out."""

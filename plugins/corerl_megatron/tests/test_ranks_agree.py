@@ -35,6 +35,7 @@ CASES = [
 ]
 CASES.sort(key=lambda each: LAYOUTS.index(each[0]))  # ranks are started once for each layout
 CASES = CASES if EVERY else [each for each in CASES[1::3] if each[0][0] < 4]
+CASES += [case(layout, of_logits=True) for layout in (LAYOUTS if EVERY else LAYOUTS[2:4])]
 CASES += [case(layout, kept=True) for layout in (LAYOUTS if EVERY else LAYOUTS[2:4])]
 
 
@@ -78,6 +79,18 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, layout, model, job):
             assert (result["gradient"][name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
         for name, true in expected["weights"].items():
             torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS if EVERY else LAYOUTS[2:4])
+def test_ranks_learn_from_a_teacher_as_one_device_does(worlds, model_dirs, layout):
+    job = {"kind": "distill", "model": model_dirs["qwen2", False], "cut": CUTS[2]}
+    expected, (size, options) = jobs.run(job), layout
+    assert expected["loss"] > 0.05
+    for result in worlds(size, **options).run(**job):
+        assert "error" not in result, result["error"]
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        for name, true in expected["gradient"].items():
+            assert (result["gradient"][name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
 
 
 def test_gradients_are_clipped_by_the_norm_over_all_ranks(worlds, model_dirs):

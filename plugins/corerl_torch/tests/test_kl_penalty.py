@@ -5,9 +5,10 @@ import torch
 
 from corerl.contracts.experience import collate
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import TokenOutputs
+from corerl.contracts.token_outputs import TokenChunk, TokenOutputs
 from corerl.trainer.models import Models
 from corerl_torch.kl_penalty import KLPenalty
+from corerl_torch.vocabulary import ReferenceLogProbs
 
 NAN = float("nan")
 
@@ -28,7 +29,7 @@ class Controller:
 
 
 def penalty(coef=0.2, kl_type=difference):
-    return KLPenalty(kl_type, Controller(), coef, models=None, of_vocabulary=False, mini_batch_size=1)
+    return KLPenalty(kl_type, Controller(), coef, models=None, reference=None, mini_batch_size=1)
 
 
 def experience(kl, masks, rewards):
@@ -74,17 +75,25 @@ def test_a_batch_without_a_trained_token_has_no_mean():
 
 
 class Model:
-    """Log-probs of a vocabulary of three that name the token: ``scale`` · (id, 0, 0)."""
+    """Logits of a vocabulary of three that name the token: ``scale`` · (id, 0, 0)."""
 
     def __init__(self, scale):
         self.scale, self.asked = scale, []
 
     def forward(self, batch, wanted):
-        self.asked.append((len(batch), wanted, sorted(batch.tensors())))
+        self.asked.append((len(batch), sorted(batch.tensors())))
         ids = torch.zeros(batch.response_mask.shape)
         for row, (start, length) in enumerate(zip(batch.prompt_lengths, batch.response_lengths, strict=True)):
             ids[row, :length] = batch.input_ids[row, start : start + length].float()
-        return TokenOutputs(vocabulary_log_probs=self.scale * torch.stack([ids, 0 * ids, 0 * ids], dim=2))
+        logits = self.scale * torch.stack([ids, 0 * ids, 0 * ids], dim=2)
+        rows, steps = (torch.arange(ids.shape[1]) < batch.response_lengths[:, None]).nonzero(as_tuple=True)
+        [function] = wanted
+        given = function(logits[rows, steps], TokenChunk(batch, rows, steps, None))
+        columns = {
+            name: torch.zeros(*ids.shape, *each.shape[1:]).index_put((rows, steps), each)
+            for name, each in given.items()
+        }
+        return TokenOutputs(of_logits=columns)
 
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
@@ -95,10 +104,12 @@ def test_kl_over_the_vocabulary_is_asked_for_by_mini_batch_and_comes_back_to_its
     batch = collate([[1], [2], [3]], [[4], [5, 6, 7], [8, 9]], [0, 1, 0])
     batch.rewards = torch.zeros(3, 3)
     actor, reference = Model(1.0), Model(0.5)
-    models = Models(actor, None, reference, ModelShape(1, 1, 1, vocabulary=3), max_vocabulary_gb=4.0)
-    kl_type = lambda policy, ref: (policy - ref).sum(2)  # noqa: E731
-    kl_penalty = KLPenalty(kl_type, Controller(), 1.0, models, of_vocabulary=True, mini_batch_size=1)
+    models = Models(actor, None, reference, ModelShape(1, 1, 1, vocabulary=3))
+    kl_type = lambda policy, ref: (policy - ref)[..., 0] - (policy - ref)[..., 1]  # noqa: E731
+    given = ReferenceLogProbs(reference, 3, temperature=1.0, most=4.0)
+    kl_penalty = KLPenalty(kl_type, Controller(), 1.0, models, given, mini_batch_size=1)
     kl_penalty.subtract(batch)
-    assert batch.rewards.tolist() == [[-2.0, 0.0, 0.0], [-2.5, -3.0, -3.5], [-4.0, -4.5, 0.0]]
-    assert actor.asked == reference.asked == [(rows, ["vocabulary_log_probs"], TOKENS) for rows in (2, 1)]
-    assert batch.ref_vocabulary_log_probs is None
+    wanted = torch.tensor([[-2.0, 0.0, 0.0], [-2.5, -3.0, -3.5], [-4.0, -4.5, 0.0]])
+    torch.testing.assert_close(batch.rewards, wanted)
+    assert actor.asked == reference.asked == [(rows, TOKENS) for rows in (2, 1)]
+    assert batch.columns == {}

@@ -55,6 +55,7 @@ class ScoreCentering:
     """
 
     name = "score_centering"
+    coefficient = 1.0
 
     def __init__(self, config: RolloutCorrectionConfig, temperature: float) -> None:
         self._config = config

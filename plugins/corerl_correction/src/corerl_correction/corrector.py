@@ -7,8 +7,10 @@ from torch import Tensor
 
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.experience import Experience
+from corerl.contracts.facts import Claims
 from corerl.contracts.losses import Mean
 from corerl.contracts.rollout_correctors import Correction
+from corerl_correction.claims import claims
 from corerl_correction.correction import check_agreement, correct, mismatch
 
 
@@ -22,6 +24,11 @@ class ImportanceCorrector:
 
     config: RolloutCorrectionConfig
     most: float = math.inf
+
+    @property
+    def claims(self) -> Claims:
+        """Bias with an unbiased estimator and samples of another policy."""
+        return claims(self.config)
 
     @property
     def acts_on_mini_batches(self) -> bool:

@@ -1,6 +1,7 @@
 """Before each update the teachers read the mini-batch: each its rows, with the prompts that it is given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,9 +9,9 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
-from corerl.contracts.token_outputs import Wanted
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.errors import RunError
-from corerl_distill.columns import column_name, put
+from corerl_distill.columns import column, column_name
 from corerl_distill.contexts import Contexts
 from corerl_distill.endpoint import Endpoint, Server
 from corerl_distill.of_logits import TopK
@@ -65,10 +66,10 @@ class Teachers:
 
 
 def _put(batch: Experience, teacher: str, rows: Tensor, reading: Reading) -> None:
-    for values, column in reading.columns.items():
-        if column.is_floating_point() and column.isnan().any():
+    for values, found in reading.columns.items():
+        if found.is_floating_point() and found.isnan().any():
             raise RunError(f"teacher '{teacher}' gave a NaN: its weights or its dtype (model.dtype) are at fault")
-        put(batch, column_name(teacher, values), rows, reading.mask, column)
+        batch.columns[column_name(teacher, values)] = column(batch, rows, reading.mask, found)
 
 
 def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: Any, models: Any) -> Reader:
@@ -79,7 +80,8 @@ def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: A
     """
     template_kwargs, vocabulary = plan.config.data.apply_chat_template_kwargs, models.shape.vocabulary
     server = Server(name, teacher) if teacher.url is not None else None
-    model = models.actor if teacher.weights == "policy" else models.others.get(role_name(name))
+    of_policy = {"policy": models.actor, "ema": AveragedPolicy(models.actor)}
+    model = of_policy.get(teacher.weights) or models.others.get(role_name(name))
     other = load_other(teacher, plan.config, plan.tokenizer)
     if other is not None:
         if options.form != "sampled":
@@ -92,6 +94,21 @@ def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: A
     if server is not None:
         return Endpoint(server, options, vocabulary, own)
     return ModelReader(model, options, plan.config.rollout.temperature, vocabulary, own)
+
+
+@dataclass(frozen=True)
+class AveragedPolicy:
+    """The average of the policy's weights, on the policy's workers.
+
+    Attributes:
+        actor: workers (:class:`corerl.trainer.workers.PolicyWorker`).
+    """
+
+    actor: Any
+
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        outputs: TokenOutputs = self.actor.forward_averaged(batch, wanted)
+        return outputs
 
 
 class ModelReader:

@@ -30,8 +30,8 @@ class Found(NamedTuple):
     values: Tensor
 
 
-def put(batch: Experience, name: str, rows: Tensor, mask: Tensor, values: Tensor) -> None:
-    """Set a column of the batch.
+def column(batch: Experience, rows: Tensor, mask: Tensor, values: Tensor) -> TokenColumn:
+    """A column for the batch.
 
     Args:
         rows: (b,) int64, in rising order.
@@ -41,7 +41,7 @@ def put(batch: Experience, name: str, rows: Tensor, mask: Tensor, values: Tensor
     counts = torch.zeros(batch.input_ids.shape, dtype=torch.int32)
     row, step = mask.nonzero(as_tuple=True)
     counts[rows[row], batch.prompt_lengths[rows[row]] + step] = 1
-    batch.columns[name] = TokenColumn(values, counts)
+    return TokenColumn(values, counts)
 
 
 def find(batch: Experience, name: str, rows: Tensor, steps: Tensor) -> Found | None:

@@ -58,6 +58,11 @@ def bins(log_probs: Tensor, top: Tensor) -> Tensor:
     return torch.cat([log_probs.gather(1, top), rest], dim=1)
 
 
+def exact(logits: Tensor) -> Tensor:
+    """In float32; float64 stays."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
 class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -85,8 +90,8 @@ class _Divergence(torch.autograd.Function):
 
 
 def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
-    exact = logits if logits.dtype == torch.float64 else logits.float()
-    return torch.log_softmax(exact if temperature == 1.0 else exact / temperature, dim=-1)
+    wide = exact(logits)
+    return torch.log_softmax(wide if temperature == 1.0 else wide / temperature, dim=-1)
 
 
 def _value(policy: Tensor, teacher: Tensor, kind: Divergence, beta: float) -> Tensor:

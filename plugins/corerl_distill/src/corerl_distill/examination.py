@@ -26,6 +26,9 @@ def examine(options: DistillOptions, key: str, config: TrainConfig) -> Iterator[
                 yield from _sizes(name, size, own, options, key, config)
         except RequestError as error:
             yield error
+    if any(teacher.weights == "ema" for teacher in options.named.values()):
+        gigabytes = f"{own.trained * 4 / GIB:.2f} GiB"
+        yield Finding("note", key, f"the average of the policy's weights takes {gigabytes}, divided as the weights are")
     if options.form == "top_k" and options.top_k >= own.vocabulary:
         yield finding("warning", f"{key}.top_k", f"{options.top_k} is the whole vocabulary; form full costs less")
 

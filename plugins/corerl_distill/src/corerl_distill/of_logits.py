@@ -1,6 +1,6 @@
 """Functions of logits: of the policy, beside the columns of the teachers; of a teacher, its most probable tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.token_outputs import TokenChunk
 from corerl_distill.columns import column_name, find
-from corerl_distill.divergences import bins, divergence
+from corerl_distill.divergences import bins, divergence, exact
 from corerl_distill.head import TeacherHead
 from corerl_distill.options import CHUNK, DistillOptions
 
@@ -17,10 +17,11 @@ from corerl_distill.options import CHUNK, DistillOptions
 def make(config: TrainConfig, options: DistillOptions) -> "OfTeachers":
     """In each worker of the policy; see :class:`corerl.contracts.token_outputs.OfLogitsFactory`."""
     heads: dict[str, TeacherHead | None] = {}
+    averaged = [name for name, teacher in options.named.items() if teacher.weights == "ema"]
     for name, teacher in options.named.items():
         own_head = options.form == "full" and teacher.weights == "own"
         heads[name] = TeacherHead(teacher, config) if own_head else None
-    return OfTeachers(options, config.rollout.temperature, heads)
+    return OfTeachers(options, config.rollout.temperature, heads, averaged)
 
 
 class OfTeachers:
@@ -30,14 +31,22 @@ class OfTeachers:
 
     Args:
         heads: output layers by teacher; None: the policy's own, which the teacher is.
+        averaged: teachers that are the average of the policy's weights.
     """
 
-    def __init__(self, options: DistillOptions, temperature: float, heads: Mapping[str, TeacherHead | None]) -> None:
+    def __init__(
+        self,
+        options: DistillOptions,
+        temperature: float,
+        heads: Mapping[str, TeacherHead | None],
+        averaged: Collection[str] = (),
+    ) -> None:
         self.chunk_size = options.chunk_size
         self._options, self._temperature, self._heads = options, temperature, heads
+        self._averaged = averaged
 
     def __call__(self, logits: Tensor, chunk: TokenChunk) -> dict[str, Tensor]:
-        values = logits[:, 0].float() * 0.0  # with the graph of the logits, also if no token has a teacher
+        values = exact(logits[:, 0]) * 0.0  # with the graph of the logits, also if no token has a teacher
         for name in self._heads:
             values = self._add(values, logits, chunk, name)
         sampled = self._options.form == "sampled"
@@ -49,7 +58,7 @@ class OfTeachers:
         batch, rows, steps = places
         if self._options.form == "sampled":
             found = find(batch, column_name(name, "log_probs"), rows, steps)
-            return values if found is None else values.index_add(0, found.tokens, found.values.float())
+            return values if found is None else values.index_add(0, found.tokens, found.values.to(values.dtype))
         found = find(batch, column_name(name, "values"), rows, steps)
         if found is None or not len(found.tokens):
             return values
@@ -72,8 +81,9 @@ class OfTeachers:
     @torch.no_grad()
     def _distribution(self, hidden: Tensor, chunk: TokenChunk, name: str) -> Tensor:
         """(m, V) log-probs of the teacher."""
-        head = self._heads[name] or chunk.head
-        return torch.log_softmax(head(hidden).float() / self._temperature, dim=-1)
+        head = self._heads[name] or (chunk.averaged_head if name in self._averaged else chunk.head)
+        assert head is not None
+        return torch.log_softmax(exact(head(hidden)) / self._temperature, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,6 @@ class TopK:
     chunk_size: int = CHUNK
 
     def __call__(self, logits: Tensor, chunk: TokenChunk) -> dict[str, Tensor]:
-        log_probs = torch.log_softmax(logits[:, : self.vocabulary].float() / self.temperature, dim=-1)
+        log_probs = torch.log_softmax(exact(logits[:, : self.vocabulary]) / self.temperature, dim=-1)
         top = log_probs.topk(min(self.k, log_probs.shape[1]), dim=1).indices
         return {"top": top, "log_probs": bins(log_probs, top)}

@@ -23,8 +23,10 @@ class TeacherOptions:
     model: str | None = option(None, "with url: name of the model there; null: the server's own")
     api_key: str | None = option(None, "with url: key of the server, as ${env:NAME}")
     tokenizer: str | None = option(None, "with url: folder or hub name of its tokenizer; null: that of the policy")
-    weights: Literal["own", "policy"] = option(
-        "own", "policy: the policy itself, with its present weights and without gradient; not with path"
+    weights: Literal["own", "policy", "ema"] = option(
+        "own",
+        "not with path: the policy itself, without gradient. policy: its present weights; ema: the average of its past "
+        "weights (actor.strategy.ema_decay)",
     )
     data_sources: list[str] = option(help="rows of these data sources, or patterns", factory=lambda: ["*"])
     context: str | None = option(

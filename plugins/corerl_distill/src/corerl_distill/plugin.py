@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from corerl import Register, hookimpl
+from corerl.contracts.facts import Claims
 from corerl.contracts.metrics import Metric
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
         "corerl_distill.loss:distill",
         options="corerl_distill.options:DistillOptions",
         of_logits="corerl_distill.of_logits:make",
+        claims=Claims("surrogate", "corerl_distill.claims:objective"),
         metrics=(
             Metric(
                 "actor/divergence",

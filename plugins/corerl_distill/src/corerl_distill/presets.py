@@ -23,7 +23,8 @@ def sdft() -> dict[str, Any]:
     """Self-distillation fine-tuning: Shenfeld et al. 2026, arXiv 2601.19897.
 
     The teacher is the policy with a demonstration (``ground_truth``) in its prompt. The paper's teacher has averaged
-    weights of past policies; here it has the present ones.
+    weights of past policies; here it has the present ones. ``teachers.self.weights: ema`` with an ``ema_decay`` of
+    ``actor.strategy`` averages them.
     """
     return _self({"context": DEMONSTRATION, "weights": "policy"}, divergence="reverse_kl")
 

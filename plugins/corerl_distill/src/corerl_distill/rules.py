@@ -18,25 +18,35 @@ def check(options: DistillOptions, key: str, config: TrainConfig) -> None:
         raise ConfigError(
             f"{key}.divergence", "form sampled is an estimate of reverse_kl alone; use form full or top_k"
         )
-    strategy = config.actor.strategy if isinstance(config.actor.strategy, str) else config.actor.strategy["name"]
-    if strategy == "megatron":
-        raise ConfigError("actor.strategy", "'megatron' has no functions of logits, which distill needs; fsdp has them")
     for name, teacher in options.teachers.items():
         _check_teacher(teacher, f"{key}.teachers.{name}", options, config)
 
 
 def _check_teacher(teacher: TeacherOptions, key: str, options: DistillOptions, config: TrainConfig) -> None:
-    sources = [teacher.path is not None, teacher.url is not None, teacher.weights == "policy"]
+    sources = [teacher.path is not None, teacher.url is not None, teacher.weights != "own"]
     if sum(sources) > 1:
-        raise ConfigError(key, "a teacher is one of: path, url, weights: policy")
+        raise ConfigError(key, "a teacher is one of: path, url, weights: policy, weights: ema")
     if not any(sources) and teacher.context is None:
-        raise ConfigError(key, "needs path, url, weights: policy or context: without them it teaches the initial model")
+        raise ConfigError(
+            key, "needs path, url, weights: policy or ema, or context: without them it teaches the initial model"
+        )
+    if teacher.weights == "ema" and not _keeps_average(config):
+        raise ConfigError(
+            "actor.strategy",
+            f"must be torch or fsdp with ema_decay, such as 0.99: {key} has the average of the weights",
+        )
     if teacher.weights == "policy" and teacher.context is None:
         raise ConfigError(f"{key}.context", "must be given: without it the policy itself has nothing to teach")
     if teacher.url is not None and options.form == "full":
         raise ConfigError(f"{key}.url", "a server gives log-probs of a few tokens: use form top_k or sampled")
     if teacher.url is not None and config.rollout.temperature != 1.0:
         raise ConfigError("rollout.temperature", f"must be 1: log-probs of {key}.url are those of temperature 1")
+
+
+def _keeps_average(config: TrainConfig) -> bool:
+    """The strategy has an option ``ema_decay`` that is given."""
+    strategy = config.actor.strategy
+    return not isinstance(strategy, str) and strategy.get("ema_decay") is not None
 
 
 def other_tokenizer(name: str, options: DistillOptions) -> ConfigError:

@@ -3,6 +3,7 @@
 Every method except ``shape`` is a collective: all ranks call it, each with its own rows, possibly none.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from corerl.contracts.experience import Experience, collate
@@ -28,6 +30,7 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, sharded_model
 from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, ranks, sequence_parallel
+from corerl_torch.average import Average, kept
 from corerl_torch.loading import model_shape
 from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule
@@ -35,7 +38,7 @@ from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
-from corerl_torch.weights import as_in_files
+from corerl_torch.weights import as_in_files, saved_buffers
 
 
 class FsdpStrategy:
@@ -56,11 +59,14 @@ class FsdpStrategy:
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
         self._savers: Any = None
+        self.average: Average | None = None
         if spec.optim is None:
             self.token_model.requires_grad_(False)
         else:
             if spec.model.enable_gradient_checkpointing:
                 recompute_activations(self.model)
+            if self.options.ema_decay is not None and spec.head == "lm":
+                self.average = Average(self.model, self.options.ema_decay)
             self.optimizer = build_optimizer(self.model, spec.optim)
             self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
         self._rest()
@@ -111,7 +117,8 @@ class FsdpStrategy:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
-        return self.rounding.stream(self._weights, dtype)
+        buffers = ((name, each.to(self.spec.device)) for name, each in saved_buffers(self.model))
+        return itertools.chain(self.rounding.stream(self._weights, dtype), buffers)
 
     def measured(self) -> dict[str, float]:
         return self.rounding.metrics()
@@ -121,6 +128,24 @@ class FsdpStrategy:
         for name, whole in as_in_files(self.model.config, lora.merged(self.model, self._whole, dtype)):
             yield name, whole.to(device)
             del whole
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """See the contract; a collective with the calls of ``forward`` within."""
+        self._wake()
+        self._reshard()
+        with kept(self.average).swapped():
+            try:
+                yield
+            finally:
+                self._reshard()
+        self._rest()
+
+    def _reshard(self) -> None:
+        """Free gathered weights, so that the next pass gathers the present shares."""
+        for module in self.token_model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As :meth:`weights`."""
@@ -147,7 +172,9 @@ class FsdpStrategy:
         with ranks.deadline("save", self.options.timeout):
             if self._savers is None:
                 self._savers = ranks.group_beside(self.options.timeout)
-            write = sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule, self._savers)
+            write = sharded_checkpoint.save(
+                folder, self.model, self.optimizer, self.schedule, self._savers, self.average
+            )
 
         def write_all() -> None:
             if dist.get_rank() == 0:
@@ -160,7 +187,7 @@ class FsdpStrategy:
         """See the contract; the number of ranks may differ from that of :meth:`save`."""
         with ranks.deadline("load", self.options.timeout):
             lora.check_stored(folder, self.spec)
-            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule)
+            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule, self.average)
 
     def export(self, folder: Path) -> None:
         """See the contract; rank 0 writes, with the whole model in host memory."""
@@ -168,7 +195,8 @@ class FsdpStrategy:
         dtype = compute_dtype(self.spec.model, self.spec.device)
         adapters = ((name, self._whole(each)) for name, each in lora.trained(self.model))
         weights: dict[str, Tensor] = {}
-        for name, tensor in adapters if adapter else self._weights(dtype):
+        whole = itertools.chain(self._weights(dtype), saved_buffers(self.model))
+        for name, tensor in adapters if adapter else whole:
             if dist.get_rank() == 0:
                 weights[name] = tensor.to("cpu", copy=True)
 
@@ -196,7 +224,7 @@ class FsdpStrategy:
             batch.lengths,
             self.spec.micro_batching,
             ranks.gather,
-            packed=self.options.use_remove_padding,
+            packed=self.token_model.packs,
             sharing=self.options.ulysses_sequence_parallel_size,
             trie=self.token_model.trie(batch),
         )
@@ -207,6 +235,8 @@ class FsdpStrategy:
 
     def _gradients(self, mini_batch: Experience, objective: Objective) -> list[dict[str, Any]]:
         """Add the gradient of a mini-batch; the sums of every rank."""
+        if self.average is not None:
+            self.token_model.averaged = self.average.outside_body(self._whole)
         sums = Sums()
         cuts = self._cuts(mini_batch)
         for number, rows in enumerate(cuts, start=1):
@@ -240,6 +270,8 @@ class FsdpStrategy:
             self._move(optimizer=self.spec.device)
         self.optimizer.step()
         self.schedule.step()
+        if self.average is not None:
+            self.average.update()
         self.optimizer.zero_grad(set_to_none=True)
         return lr
 
@@ -271,6 +303,8 @@ class FsdpStrategy:
             return
         if weights is not None:
             self.token_model.to(weights)
+            if self.average is not None:
+                self.average.to(weights)
             self.device = weights
         if optimizer is not None and self.spec.optim is not None:
             for state in self.optimizer.state.values():

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
@@ -17,6 +17,8 @@ BYTES_PER_LOGIT = 12.0, 4.0
 @dataclass(frozen=True)
 class TorchOptions:
     """Options of strategy ``torch``, beyond those of every strategy."""
+
+    NAME: ClassVar[str] = "torch"
 
     use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; without computing padding")
     share_prefixes: bool | None = option(
@@ -34,14 +36,25 @@ class TorchOptions:
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of an engine with the same option (set by trainer.bitwise)"
     )
+    ema_decay: float | None = option(
+        None,
+        "keep an average of the trained weights, of which each update keeps this share; a teacher may have it; null: "
+        "none",
+        ge=0,
+        le=1,
+    )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
         """For `corerl check`: the whole model on each device."""
+        undivided = whole(size, model, updated=updated)
+        average = 4 * size.trained if updated and self.ema_decay is not None else 0
         return dataclasses.replace(
-            whole(size, model, updated=updated),
+            undivided,
+            weights=undivided.weights + average,
+            at_rest=undivided.at_rest + average,
             logit_positions=self.logits_chunk_size,
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
@@ -55,8 +68,13 @@ class TorchOptions:
         """For `corerl check`: the tokens of a group whose rows are as long as the config allows."""
         if self.unshared and self.share_prefixes:
             yield ConfigError(f"{key}.share_prefixes", f"prefixes cannot be shared {self.unshared}")
+        found = list(self._family(key, config, machine))
+        yield from found
+        shares = not self.unshared and self.share_prefixes is not False
+        if any(not isinstance(each, Finding) or each.severity == "warning" for each in found):
+            shares = False  # the model's rows cannot be packed
         n, prompt, response = config.rollout.n, config.data.max_prompt_length, config.data.max_response_length
-        if n > 1 and not self.unshared and self.share_prefixes is not False and key == "actor.strategy":
+        if n > 1 and shares and key == "actor.strategy":
             rows, shared = n * (prompt + response), prompt + n * response
             yield finding(
                 "note",
@@ -65,10 +83,25 @@ class TorchOptions:
                 f"tokens a group instead of {rows:,}, {rows / shared:.1f} times fewer",
             )
 
+    def _family(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding | ConfigError]:
+        if key == "actor.strategy":
+            from corerl_torch.families.findings import look
+
+            packs, ranks = self.use_remove_padding and not self.bitwise, self.ranks_of_a_row
+            model, share = config.model, self.share_prefixes
+            yield from look(self.NAME, key, model, machine, packs=packs, share_prefixes=share, ranks=ranks)
+
+    @property
+    def ranks_of_a_row(self) -> int:
+        """Ranks that share the tokens of a row."""
+        return 1
+
 
 @dataclass(frozen=True)
 class FsdpOptions(TorchOptions):
     """Options of strategy ``fsdp``: all of ``torch``, and the sharding over ranks."""
+
+    NAME: ClassVar[str] = "fsdp"
 
     timeout: float = option(600.0, "seconds that a rank waits for the others, or for rank 0 to read the model", gt=0)
     reshard_after_forward: bool = option(
@@ -95,7 +128,8 @@ class FsdpOptions(TorchOptions):
         """
         undivided = super().share(size, ranks, model, updated=updated)
         trained = size.trained if updated else 0
-        stored = (4 * trained + size.bytes * (size.parameters - trained)) / ranks
+        kept = 4 if self.ema_decay is None else 8  # float32 weights, and their average
+        stored = (kept * trained + size.bytes * (size.parameters - trained)) / ranks
         freed = ranks > 1 and self.reshard_after_forward
         gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters)
         if ranks == 1 and (trained == 0 or size.bytes == 4):
@@ -116,3 +150,7 @@ class FsdpOptions(TorchOptions):
         ranks = self.ulysses_sequence_parallel_size
         among = f"if {ranks} ranks share the tokens of a row (ulysses_sequence_parallel_size)"
         return super().unshared or (among if ranks > 1 else "")
+
+    @property
+    def ranks_of_a_row(self) -> int:
+        return self.ulysses_sequence_parallel_size

@@ -12,15 +12,21 @@ from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from corerl.files import read_text, reading_file
-from corerl_fsdp.shard_files import ShardWriter, fill
-from corerl_torch import lora
+from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
+from corerl_fsdp.token_model import stored
+from corerl_torch.average import PREFIX, Average, check_average
 from corerl_torch.optimizer import restore_schedule
 
 SCHEDULE = "schedule.json"
 
 
 def save(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any, group: Any
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Any,
+    group: Any,
+    average: Average | None = None,
 ) -> Callable[[], None]:
     """Copy the state, and start to write it into a folder that all ranks see; a collective.
 
@@ -31,7 +37,10 @@ def save(
         A function that waits until this rank's share is written; the checkpoint is complete when all ranks' shares are.
     """
     written: Any = state_dict_saver.async_save(
-        _state(model, optimizer), storage_writer=ShardWriter(folder), process_group=group, async_stager=_OneCopy()
+        _state(model, optimizer, average),
+        storage_writer=ShardWriter(folder),
+        process_group=group,
+        async_stager=_OneCopy(),
     )
     rates = json.dumps(schedule.state_dict())
 
@@ -43,9 +52,18 @@ def save(
     return finish
 
 
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
-    """Read a checkpoint of :func:`save`, with any number of ranks; a collective."""
-    fill(_state(model, optimizer), folder)
+def load(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any, average: Average | None = None
+) -> None:
+    """Read a checkpoint of :func:`save`, with any number of ranks; a collective.
+
+    Raises:
+        ModelError: a file is missing or damaged, or has no average, which is wanted.
+    """
+    if average is not None:
+        stored = ShardReader(folder).read_metadata().state_dict_metadata
+        check_average(folder, any(name.startswith(PREFIX) for name in stored))
+    fill(_state(model, optimizer, average), folder)
     with reading_file(folder / SCHEDULE) as file:
         restore_schedule(schedule, json.loads(read_text(file)))
     for group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
@@ -59,13 +77,16 @@ class _OneCopy(BlockingAsyncStager):
         return {name: tensor.to("cpu", copy=True) for name, tensor in state_dict.items()}
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Trained weights and the optimizer's state by name, as the tensors themselves: loading fills them in place."""
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Any]:
+    """Trained weights, the optimizer's state and the average by name: the tensors themselves, which loading fills."""
     state: dict[str, Any] = {}
-    for name, parameter in lora.trained(model):
-        state[f"model.{name}"] = parameter.detach()
-        for key, value in _of_adamw(optimizer, parameter).items():
-            state[f"optimizer.{name}.{key}"] = value
+    for name, tensor in stored(model):
+        state[f"model.{name}"] = tensor.detach()
+        if isinstance(tensor, nn.Parameter):
+            for key, value in _of_adamw(optimizer, tensor).items():
+                state[f"optimizer.{name}.{key}"] = value
+    if average is not None:
+        state |= {f"{PREFIX}{name}": value for name, value in average.values.items()}
     return state
 
 

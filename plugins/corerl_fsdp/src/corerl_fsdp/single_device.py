@@ -1,7 +1,8 @@
 """Training strategy ``torch``: one model on one device."""
 
+import itertools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from corerl.errors import NonFiniteError
 from corerl.files import reading_file
 from corerl.models import compute_dtype
 from corerl_fsdp.options import TorchOptions
-from corerl_fsdp.token_model import TokenModel, recompute_activations
+from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
 from corerl_torch import lora
+from corerl_torch.average import Average, check_average, kept
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
@@ -30,7 +32,10 @@ from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
-from corerl_torch.weights import as_in_files
+from corerl_torch.weights import as_in_files, saved_buffers
+
+AVERAGE = "average.safetensors"
+"""of a checkpoint: the averaged weights"""
 
 
 class SingleDeviceStrategy:
@@ -57,9 +62,12 @@ class SingleDeviceStrategy:
             compiled=options.compile,
             bitwise=options.bitwise,
         ).train(spec.optim is not None)
+        self.average: Average | None = None
         if spec.optim is None:
             self.model.requires_grad_(False)
             return
+        if options.ema_decay is not None and spec.head == "lm":
+            self.average = Average(self.model, options.ema_decay)
         if spec.model.enable_gradient_checkpointing:
             recompute_activations(self.model)
         self.optimizer = build_optimizer(self.model, spec.optim)
@@ -82,6 +90,8 @@ class SingleDeviceStrategy:
     def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
         """See :class:`corerl_torch.stepping.SteppedStrategy`."""
         sums = Sums()
+        if self.average is not None:
+            self.token_model.averaged = self.average.outside_body(lambda weight: weight)
         for rows in self._cuts(mini_batch):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
@@ -93,13 +103,18 @@ class SingleDeviceStrategy:
         return model_shape(self.model, self.spec.device)
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        return self.rounding.stream(self._weights, dtype)
+        return itertools.chain(self.rounding.stream(self._weights, dtype), saved_buffers(self.model))
 
     def measured(self) -> dict[str, float]:
         return self.rounding.metrics()
 
     def _weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return as_in_files(self.model.config, lora.merged(self.model, lora.cast, dtype))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        with kept(self.average).swapped():
+            yield
 
     def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return self.rounding.stream(lambda dtype: lora.apart(self.model, lora.flat, dtype), dtype)
@@ -120,14 +135,18 @@ class SingleDeviceStrategy:
         self._move(self.spec.device)
 
     def save(self, folder: Path) -> Callable[[], None]:
-        weights = {name: _copied(parameter) for name, parameter in lora.trained(self.model)}
+        weights = {name: _copied(tensor) for name, tensor in stored(self.model)}
         optimizer, schedule = self.optimizer.state_dict(), dict(self.schedule.state_dict())
         optimizer["state"] = {
             number: {name: _copied(value) for name, value in values.items()}
             for number, values in optimizer["state"].items()
         }
 
+        averages = {} if self.average is None else {name: _copied(each) for name, each in self.average.values.items()}
+
         def write() -> None:
+            if averages:
+                save_file(averages, folder / AVERAGE)
             save_file(weights, folder / "weights.safetensors")
             lora.note(folder, self.spec)
             torch.save({"optimizer": optimizer, "schedule": schedule}, folder / "optimizer.pt")
@@ -137,11 +156,11 @@ class SingleDeviceStrategy:
     def load(self, folder: Path) -> None:
         lora.check_stored(folder, self.spec)
         with reading_file(folder / "weights.safetensors") as file, torch.no_grad():
-            stored = load_file(file, device=self.spec.device)
-            for name, parameter in lora.trained(self.model):
-                if stored[name].shape != parameter.shape:
-                    raise ValueError(f"{name} has shape {list(stored[name].shape)}, not {list(parameter.shape)}")
-                parameter.copy_(stored[name])
+            _fill(stored(self.model), load_file(file, device=self.spec.device))
+        if self.average is not None:
+            check_average(folder, (folder / AVERAGE).exists())
+            with reading_file(folder / AVERAGE) as file, torch.no_grad():
+                _fill(self.average.values.items(), load_file(file))
         with reading_file(folder / "optimizer.pt") as file:
             state = torch.load(file, map_location=self.spec.device, weights_only=True)
             restore_optimizer(self.optimizer, state["optimizer"])
@@ -152,12 +171,13 @@ class SingleDeviceStrategy:
             adapters = {name: each.detach().cpu() for name, each in lora.trained(self.model)}
             lora.write_adapter(folder, self.spec, adapters)
         else:
-            self.model.save_pretrained(folder, state_dict=dict(self._weights(self.compute_dtype)))
+            weights = itertools.chain(self._weights(self.compute_dtype), saved_buffers(self.model))
+            self.model.save_pretrained(folder, state_dict=dict(weights))
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """The rows of each micro-batch."""
-        packed = self.options.use_remove_padding
+        packed = self.token_model.packs
         return micro_batches(batch.lengths, self.spec.micro_batching, packed=packed, trie=self.token_model.trie(batch))
 
     def _forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
@@ -174,6 +194,8 @@ class SingleDeviceStrategy:
         lr = float(self.schedule.get_last_lr()[0])
         self.optimizer.step()
         self.schedule.step()
+        if self.average is not None:
+            self.average.update()
         self.optimizer.zero_grad(set_to_none=True)
         return lr
 
@@ -194,6 +216,8 @@ class SingleDeviceStrategy:
 
     def _move(self, device: str) -> None:
         self.model.to(device)
+        if self.average is not None:
+            self.average.to(device)
         if self.spec.optim is not None:
             for state in self.optimizer.state.values():
                 for name, value in state.items():
@@ -201,6 +225,13 @@ class SingleDeviceStrategy:
                         state[name] = value.to(device)
         if device == "cpu" and self.spec.device == "cuda":
             torch.cuda.empty_cache()
+
+
+def _fill(tensors: Iterable[tuple[str, Tensor]], read: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors:
+        if read[name].shape != tensor.shape:
+            raise ValueError(f"{name} has shape {list(read[name].shape)}, not {list(tensor.shape)}")
+        tensor.copy_(read[name])
 
 
 def _copied(tensor: Tensor) -> Tensor:

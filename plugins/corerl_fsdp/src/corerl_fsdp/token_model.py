@@ -1,7 +1,7 @@
 """A transformers model whose outputs are numbers for each response token."""
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
-from corerl_torch import layout, outputs, packed_attention, tries
+from corerl_torch import layout, lora, outputs, packed_attention, tries
+from corerl_torch.average import replaced
+from corerl_torch.families.packing import Packing
 from corerl_torch.kept_tokens import kept_mask
-from corerl_torch.output_layer import logits_of
+from corerl_torch.output_layer import body_of, logits_of
 from corerl_torch.routers import Replay
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
@@ -24,6 +26,7 @@ from corerl_torch.token_statistics import (
     of_distribution,
     token_statistics,
 )
+from corerl_torch.weights import saved_buffers
 
 
 class TokenModel(torch.nn.Module):
@@ -34,7 +37,8 @@ class TokenModel(torch.nn.Module):
 
     Args:
         model: a transformers causal language model, or a token classification model with one label (``spec.head``).
-        use_remove_padding: rows are packed end to end.
+        use_remove_padding: rows are packed end to end, unless a probe of the family finds that they would disturb each
+            other; :attr:`packs` says which.
         share_prefixes: common prefixes of packed rows are computed once; None: if possible.
         logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, which
             computes them again; None: all.
@@ -63,18 +67,25 @@ class TokenModel(torch.nn.Module):
         self.head = spec.head
         self.replay = Replay.of(model, spec)
         self.temperature = spec.temperature
+        attention, ranks = spec.model.attn_implementation, sequence.size if sequence else 1
+        packing = Packing(packs=use_remove_padding)
+        if use_remove_padding and not bitwise:
+            packing = Packing.of(model, spec.model, spec.device, ranks=ranks, share_prefixes=share_prefixes)
+        self.packs = use_remove_padding = packing.packs
         self.shares_prefixes = tries.shares(
             False if bitwise and share_prefixes is None else share_prefixes,
             model,
-            spec.model.attn_implementation,
+            attention,
             packs=use_remove_padding,
-            ranks=sequence.size if sequence else 1,
+            ranks=ranks,
+            probed=packing.unshared,
         )
         self.layout = layout.packed if use_remove_padding else layout.padded
         if self.shares_prefixes:
             self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
         self.compiled, self.sequence = compiled, sequence
+        self.averaged: Mapping[str, Tensor] | None = None  # weights outside the body, set by the strategy
         self.exact_logits = bitwise and spec.device == "cuda"
         if compiled:
             for layer in decoder_layers(model):
@@ -93,7 +104,7 @@ class TokenModel(torch.nn.Module):
             by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
             packed_attention.use(
                 model,
-                spec.model.attn_implementation,
+                attention,
                 sequence,
                 outside_graphs=compiled and (sequence is not None or not by_kernel),
             )
@@ -109,7 +120,7 @@ class TokenModel(torch.nn.Module):
         inputs, positions, real, tokens = share.layout if share else whole
         if self.replay:
             self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
-        body = self.model.base_model(**inputs, use_cache=False)
+        body = body_of(self.model)(**inputs, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
         own = share.own if share else slice(None)
         values = self._values(hidden, batch, real, own, type(body), wanted)
@@ -139,7 +150,8 @@ class TokenModel(torch.nn.Module):
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
             logits = self._head(hidden, answer)
-            further = outputs.results(wanted, logits, batch, places, functools.partial(self._head, answer=answer))
+            head, averaged = (functools.partial(each, answer=answer) for each in (self._head, self._averaged_head))
+            further = outputs.results(wanted, logits, batch, places, head, None if self.averaged is None else averaged)
             kept = kept_mask(batch, places, logits.shape[1])
             return further | (self._statistics(logits, targets, kept, named) if named else {})
 
@@ -167,6 +179,12 @@ class TokenModel(torch.nn.Module):
         logits = logits_of(self.model, hidden, answer)
         return logits.float() if self.exact_logits else logits  # log-softmax of another dtype sums in another order
 
+    def _averaged_head(self, hidden: Tensor, answer: type) -> Tensor:
+        """:meth:`_head` with the averaged weights."""
+        assert self.averaged is not None
+        with replaced(self.model, self.averaged):
+            return self._head(hidden, answer)
+
 
 def decoder_layers(model: Any) -> list[Any]:
     """The layers of a transformers model, as named by its class.
@@ -181,6 +199,13 @@ def decoder_layers(model: Any) -> list[Any]:
             f"{type(model).__name__} can be neither sharded nor compiled: transformers does not name its layers"
         )
     return layers
+
+
+def stored(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """What a checkpoint holds, by name: the trained weights, and without adapters the buffers of the model's files."""
+    yield from lora.trained(model)
+    if not any(".lora_" in name for name, _ in model.named_parameters()):
+        yield from saved_buffers(model)
 
 
 def recompute_activations(model: Any) -> None:

@@ -29,9 +29,8 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
 from corerl_megatron.router_replay import StageReplay
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
-from corerl_torch import layout
+from corerl_torch import layout, outputs
 from corerl_torch.kept_tokens import kept_mask
-from corerl_torch.outputs import token_outputs
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     in_chunks,
@@ -107,7 +106,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         values = self._values(hidden[:, 0][positions], batch, real, own, wanted)
         if sharing and share:
             values = {name: sharing.gather(value, share.counts) for name, value in values.items()}
-        return token_outputs(values, real)
+        return outputs.token_outputs(values, real)
 
     def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
         like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
@@ -127,13 +126,15 @@ class Stage(GPTModel):  # type: ignore[misc]
         """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
         if self.head == "value":
             return {"values": self.score(hidden).squeeze(-1).float()}
-        names = {each for each in wanted if isinstance(each, str)}
+        given = {"hidden_states": hidden} if "hidden_states" in wanted else {}
+        names = {each for each in wanted if isinstance(each, str)} - {"hidden_states"}
         targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
         if "vocabulary_log_probs" in names:
             logits = self._whole_logits(hidden)
             kept = kept_mask(batch, places, logits.shape[1])
             distribution = log_distribution(logits, self.temperature, kept)
-            return of_distribution(distribution, targets, names, truncated=kept is not None)
+            given |= of_distribution(distribution, targets, names, truncated=kept is not None)
+            names = set()
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
             logits = self._logits(hidden)
@@ -147,7 +148,14 @@ class Stage(GPTModel):  # type: ignore[misc]
                 )
             return {name: value for name, value in values._asdict().items() if name in names}
 
-        return in_chunks(statistics, (hidden, targets, places), self.chunk_size)
+        def of_logits(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
+            further = outputs.results(wanted, self._whole_logits(hidden), batch, places, self._whole_logits)
+            return further | (statistics(hidden, targets, places) if names else {})
+
+        if outputs.functions(wanted):
+            size = outputs.chunk_size(self.chunk_size, wanted)
+            return given | in_chunks(of_logits, (hidden, targets, places), size)
+        return given | (in_chunks(statistics, (hidden, targets, places), self.chunk_size) if names else {})
 
     def _whole_logits(self, hidden: Tensor) -> Tensor:
         """(N, V) of the whole vocabulary."""

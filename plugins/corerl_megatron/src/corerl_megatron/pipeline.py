@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
+from corerl_megatron.parallel import Group
 from corerl_torch.outputs import flat
 
 
@@ -55,6 +57,21 @@ def run(
         collect_non_loss_data=not backward,
     )
     return kept
+
+
+def from_last_stage(columns: dict[str, Tensor], stages: Group, device: str) -> dict[str, Tensor]:
+    """The last stage's columns on every stage, in host memory; a collective."""
+    if stages.size == 1:
+        return columns
+    last = stages.global_rank(stages.size - 1)
+    facts: list[Any] = [[(name, each.shape, each.dtype) for name, each in sorted(columns.items())]]
+    dist.broadcast_object_list(facts, last, group=stages.group, device=torch.device(device))
+    received: dict[str, Tensor] = {}
+    for name, shape, dtype in facts[0]:
+        whole = columns[name].to(device) if columns else torch.empty(shape, dtype=dtype, device=device)
+        dist.broadcast(whole, last, group=stages.group)
+        received[name] = whole.cpu()
+    return received
 
 
 def _nothing(*arguments: Any, **named: Any) -> Any:

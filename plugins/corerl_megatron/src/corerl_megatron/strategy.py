@@ -39,7 +39,7 @@ from corerl_torch import ranks as world
 from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
 from corerl_torch.micro_batches import lockstep_micro_batches
-from corerl_torch.outputs import flat, grouped
+from corerl_torch.outputs import Columns, flat, grouped
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
@@ -95,18 +95,10 @@ class MegatronStrategy:
                 backward=False,
                 device=self.spec.device,
             )
-            results: dict[str, Tensor] = {}
-            for name in sorted(each for each in wanted if isinstance(each, str)):
-                vocabulary = (self.meta.config.vocab_size,) if name == "vocabulary_log_probs" else ()
-                whole = torch.zeros(*batch.response_mask.shape, *vocabulary, device=self.spec.device)
-                for rows, outputs in zip(cuts, kept, strict=False):
-                    part: Tensor = getattr(outputs, name)
-                    if len(rows):
-                        whole[rows, : part.shape[1]] = part
-                pipe = self.ranks.pipeline
-                if pipe.size > 1:
-                    dist.broadcast(whole, pipe.global_rank(pipe.size - 1), group=pipe.group)
-                results[name] = whole.cpu()
+            columns = Columns(batch.response_mask.shape)
+            for rows, outputs in zip(cuts, kept, strict=False):
+                columns.add(rows, outputs)
+            results = pipeline.from_last_stage(columns.flat, self.ranks.pipeline, self.spec.device)
             self._rest()
         return grouped(results)
 
@@ -254,6 +246,13 @@ class MegatronStrategy:
     def _backward(self, mini_batch: Experience, cuts: list[Tensor], objective: Objective) -> tuple[Numbers, bool]:
         """Add the gradient of these rows; returns the numbers of all ranks, and whether every loss is finite."""
         wanted = objective.wanted
+        idle: frozenset[Wanted] = frozenset({"values" if self.spec.head == "value" else "log_probs"})
+
+        def run(piece: Any, micro_batch: Experience) -> Tensor | TokenOutputs:
+            outputs: Tensor | TokenOutputs = piece(
+                micro_batch.to(self.spec.device), idle if micro_batch.loss_weights is None else wanted
+            )
+            return outputs
 
         def finish(micro_batch: Experience, outputs: TokenOutputs) -> tuple[Tensor, Any]:
             if micro_batch.loss_weights is None:  # no rows
@@ -265,7 +264,7 @@ class MegatronStrategy:
         kept = pipeline.run(
             self.optimizer.pieces,
             [_rows(mini_batch, rows) for rows in cuts],
-            lambda piece, micro_batch: piece(micro_batch.to(self.spec.device), wanted),
+            run,
             finish,
             backward=True,
             device=self.spec.device,

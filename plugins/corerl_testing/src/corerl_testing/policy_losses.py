@@ -33,6 +33,7 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     if selected.entry.facts.of_logits is not None:
         yield "terms", skipping("its terms are of the results of its of_logits, which this kit does not know")
+        yield from claims.loss_checks(selected)
         return
     make = partial(example, selected)
     yield from losses.checks(selected, make)

@@ -19,6 +19,8 @@ from corerl.registry import Owner, Registries, Selected
 from corerl_testing.invariance import Setting, setting
 from corerl_testing.results import CheckSkipped
 from corerl_testing.tensors import expect, generator
+from corerl_testing.vocabulary_term import VocabularyTerm
+from corerl_torch.vocabulary import COLUMN, column
 
 NOISE = 1e-7
 MOST = 1e-5
@@ -46,13 +48,11 @@ def kl_type(selected: Selected[KLType]) -> None:
         CheckSkipped: the noise changes the update by more than ``MOST``.
     """
     case = setting(Selected(Registries().policy_losses.entry("surrogate", surrogate, Owner("corerl-testing"))))
-    objective = PolicyObjective(surrogate, selected.load(), COEFFICIENT, "logits" in selected.entry.needs)
-    with torch.no_grad():
-        vocabulary = case.policy(case.batch).vocabulary_log_probs
-    batch = dataclasses.replace(case.batch, ref_vocabulary_log_probs=vocabulary)
-    noisy = "ref_vocabulary_log_probs" if "logits" in selected.entry.needs else "ref_log_probs"
-    on_policy = Setting(case.policy, objective, batch)
-    change = _change(on_policy, ("old_log_probs", "ref_log_probs"), (noisy,))
+    if "logits" in selected.entry.needs:
+        change = _change_of_vocabulary(case, selected.load())
+    else:
+        on_policy = Setting(case.policy, PolicyObjective(surrogate, selected.load(), COEFFICIENT), case.batch)
+        change = _change(on_policy, ("old_log_probs", "ref_log_probs"), ("ref_log_probs",))
     expect(math.isfinite(change), "where policy and reference agree its gradient is not finite")
     if change > MOST:
         raise CheckSkipped(
@@ -80,6 +80,25 @@ def _change(case: Setting, equal: tuple[str, ...], noisy: tuple[str, ...]) -> fl
         rounded = {name: _noisy(exact.get(name, getattr(case.batch, name)), seed) for name in noisy}
         got = _with(case, {**exact, **rounded}).gradient(whole)
         changes.append(float((got - want).norm() / want.norm().clamp(min=1e-12)))
+    return changes[0] if math.isnan(changes[0]) else max(changes)
+
+
+def _change_of_vocabulary(case: Setting, kl_type: KLType) -> float:
+    """The same, by noise in the reference's log-probs of the vocabulary."""
+    with torch.no_grad():
+        outputs = case.policy(case.batch)
+    assert outputs.log_probs is not None and outputs.vocabulary_log_probs is not None
+    exact = outputs.vocabulary_log_probs
+    objective = PolicyObjective(surrogate, terms=[VocabularyTerm(kl_type, COEFFICIENT)])
+
+    def gradient(reference: Tensor) -> Tensor:
+        columns = {COLUMN: column(case.batch, reference)}
+        batch = dataclasses.replace(case.batch, old_log_probs=outputs.log_probs, columns=columns)
+        return Setting(case.policy, objective, batch).gradient([torch.arange(len(batch))])
+
+    want = gradient(exact)
+    got = [gradient(_noisy(exact, seed)) for seed in range(3)]
+    changes = [float((each - want).norm() / want.norm().clamp(min=1e-12)) for each in got]
     return changes[0] if math.isnan(changes[0]) else max(changes)
 
 

@@ -12,13 +12,14 @@ from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import ObjectiveOutput
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenChunk, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.errors import CoreRLError
 from corerl_testing.ranks import Job
 from corerl_testing.training_kept import kept_tokens
 from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
 from corerl_testing.trees import tree_batch
+from corerl_torch.outputs import flat
 
 VOCABULARY = 50
 
@@ -43,17 +44,27 @@ class AllOutputs:
     Args:
         head: as in the :class:`StrategySpec`.
         vocabulary: include the log-probs of the whole vocabulary.
+        of_logits: include a function of the logits.
         bad_row: the loss of this row of the whole batch is NaN.
         error: raise ValueError with this text.
     """
 
     def __init__(
-        self, head: str = "lm", *, vocabulary: bool = False, bad_row: int | None = None, error: str | None = None
+        self,
+        head: str = "lm",
+        *,
+        vocabulary: bool = False,
+        of_logits: bool = False,
+        bad_row: int | None = None,
+        error: str | None = None,
     ) -> None:
         self.head, self.vocabulary, self.bad_row, self.error = head, vocabulary, bad_row, error
-        names: set[Output] = {"values"} if head == "value" else {"log_probs", "entropy", "sum_pi_squared"}
+        names: set[Wanted] = {"values"} if head == "value" else {"log_probs", "entropy", "sum_pi_squared"}
         if vocabulary:
             names.add("vocabulary_log_probs")
+        self.of_logits = of_logits
+        if of_logits:
+            names |= {"hidden_states", Squares()}
         self.wanted = frozenset(names)
 
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
@@ -76,7 +87,19 @@ class AllOutputs:
             terms = -given.log_probs + 0.3 * given.entropy - 2 * given.sum_pi_squared
         if self.vocabulary:
             terms = terms + given.vocabulary_log_probs[..., ::3].square().sum(dim=-1) / VOCABULARY
+        if self.of_logits:
+            terms = terms + given.of_logits["squares"].sum(dim=-1)
         return terms
+
+
+class Squares:
+    """Squares of the logits of a token, and the place of the token, which tells chunks apart."""
+
+    chunk_size = 2
+
+    def __call__(self, logits: Tensor, chunk: TokenChunk) -> dict[str, Tensor]:
+        squares = logits.float().square().mean(dim=1)
+        return {"squares": torch.stack([squares, squares * (1 + chunk.steps)], dim=1)}
 
 
 class RankJobs(ABC):
@@ -123,7 +146,9 @@ class RankJobs(ABC):
         :func:`~corerl_testing.trees.tree_batch` with this seed.
         """
         strategy = self.strategy(job)
-        objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
+        objective = AllOutputs(
+            job.get("head", "lm"), vocabulary=job.get("vocabulary", False), of_logits=job.get("of_logits", False)
+        )
         experience = self.rows(job)
         if job.get("kept"):
             experience.columns["kept_tokens"] = kept_tokens(experience, VOCABULARY)
@@ -137,8 +162,8 @@ class RankJobs(ABC):
         metrics = strategy.update(experience, objective)
         after = strategy.forward(experience, objective.wanted)
         return {
-            "before": {name: value for name, value in before._asdict().items() if value is not None},
-            "after": {name: value for name, value in after._asdict().items() if value is not None},
+            "before": flat(before),
+            "after": flat(after),
             "metrics": {name: mean.value for name, mean in metrics.items()},
             "gradient": gradient,
             "start": start,

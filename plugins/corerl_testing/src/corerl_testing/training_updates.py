@@ -32,6 +32,8 @@ from corerl_testing.training_reference import (
     tolerance,
     true_outputs,
 )
+from corerl_testing.vocabulary_term import VocabularyObjective, VocabularyTerm
+from corerl_torch.vocabulary import COLUMN, column
 
 Factory = Selected[TrainingStrategyFactory]
 
@@ -188,7 +190,7 @@ def policy_batch(seed: int = 0) -> Experience:
     experience.rollout_log_probs = experience.old_log_probs + 0.1 * random()
     experience.rollout_weights = random().exp()
     experience.advantages = random()
-    experience.ref_vocabulary_log_probs = torch.log_softmax(random(VOCABULARY), dim=-1)
+    experience.columns[COLUMN] = column(experience, torch.log_softmax(random(VOCABULARY), dim=-1))
     return experience
 
 
@@ -196,7 +198,7 @@ def _policy_objectives(selected: Factory) -> None:
     """A policy loss with KL loss and entropy bonus: every column of the batch is matched to its row and token."""
     objectives: dict[str, Objective] = {
         "KL of the sampled tokens": PolicyObjective(_pulled_up, _k2, 0.3, entropy_coeff=0.2),
-        "KL of the whole vocabulary": PolicyObjective(_pulled_up, _forward_kl, 0.3, True, entropy_coeff=0.0),
+        "KL of the whole vocabulary": VocabularyObjective(_pulled_up, terms=[VocabularyTerm(_forward_kl, 0.3)]),
     }
     for name, objective in objectives.items():
         batches = [policy_batch(number) for number in range(2)]

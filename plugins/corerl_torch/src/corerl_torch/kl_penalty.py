@@ -13,6 +13,7 @@ from corerl.contracts.losses import Mean
 from corerl.telemetry.metrics import merge_means
 from corerl.trainer.models import Models
 from corerl.trainer.plan import Plan
+from corerl_torch.vocabulary import NAME, ReferenceLogProbs, VocabularyKL, reference_log_probs
 
 
 @dataclasses.dataclass
@@ -20,7 +21,7 @@ class KLPenalty:
     """Subtracts ``coef`` · KL from each token's reward; a controller moves ``coef`` after each step.
 
     Attributes:
-        of_vocabulary: the KL type needs log-probs of the whole vocabulary.
+        reference: of a KL type that takes the whole vocabulary, or None.
         mini_batch_size: prompts at a time, for such a type.
     """
 
@@ -28,7 +29,7 @@ class KLPenalty:
     controller: KLController
     coef: float
     models: Models
-    of_vocabulary: bool
+    reference: ReferenceLogProbs | None
     mini_batch_size: int
 
     def subtract(self, experience: Experience) -> dict[str, float]:
@@ -45,16 +46,17 @@ class KLPenalty:
 
     def _kl(self, experience: Experience) -> Tensor:
         """(B, T) KL terms."""
-        if not self.of_vocabulary:
+        if self.reference is None:
             assert experience.old_log_probs is not None and experience.ref_log_probs is not None
             return self.kl_type(experience.old_log_probs, experience.ref_log_probs)
         kl = torch.zeros(experience.response_mask.shape)
         for rows in mini_batches(experience.group_ids, self.mini_batch_size):
             part = experience.select(rows)
-            reference = self.models.ref_vocabulary_log_probs(part)
-            policy = self.models.actor.forward(part.tokens(), ["vocabulary_log_probs"]).vocabulary_log_probs
-            assert policy is not None
-            terms = self.kl_type(policy, reference)
+            self.reference.add(part)
+            wanted = VocabularyKL(self.kl_type, self.reference.temperature)
+            found = self.models.actor.forward(part.tokens(), [wanted]).of_logits
+            assert found is not None
+            terms = found[NAME]
             kl[rows, : terms.shape[1]] = terms
         return kl
 
@@ -66,5 +68,5 @@ def make_kl_penalty(plan: Plan, models: Models) -> KLPenalty:
     coef = config.algorithm.kl_ctrl.kl_coef
     if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
         coef = plan.checkpoint.kl_coef
-    of_vocabulary, mini_batch_size = "logits" in kl_type.entry.needs, config.actor.ppo_mini_batch_size
-    return KLPenalty(kl_type.load(), controller.load(), coef, models, of_vocabulary, mini_batch_size)
+    reference = reference_log_probs(plan, models) if "logits" in kl_type.entry.needs else None
+    return KLPenalty(kl_type.load(), controller.load(), coef, models, reference, config.actor.ppo_mini_batch_size)

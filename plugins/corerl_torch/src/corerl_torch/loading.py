@@ -61,6 +61,7 @@ def load_model(
         if head == "value":
             config.num_labels = 1
             config.classifier_dropout = 0.0  # the default of transformers is a tenth
+        attention = supported_attention(auto, config, model.attn_implementation)
         # create tensors directly on the fastest device
         fastest = "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
         place = "meta" if device == "meta" else fastest
@@ -69,7 +70,7 @@ def load_model(
                 loaded = auto.from_config(
                     config,
                     dtype=torch.float32,  # the same random numbers for every dtype
-                    attn_implementation=model.attn_implementation,
+                    attn_implementation=attention,
                     trust_remote_code=model.trust_remote_code,
                 )
                 for parameter in loaded.parameters():
@@ -80,7 +81,7 @@ def load_model(
                         path,
                         config=config,
                         dtype=dtype,
-                        attn_implementation=model.attn_implementation,
+                        attn_implementation=attention,
                         output_loading_info=True,
                         **options,
                     )
@@ -93,6 +94,12 @@ def load_model(
         reason = str(error).splitlines()[0]
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
     return loaded.to(device)
+
+
+def supported_attention(auto: Any, config: Any, wanted: str) -> str:
+    """``eager`` for a family without ``sdpa`` in transformers, such as gpt-oss, whose attention has sinks."""
+    family = auto._model_mapping.get(type(config), None)
+    return "eager" if wanted == "sdpa" and family is not None and not family._supports_sdpa else wanted
 
 
 def model_shape(model: Any, device: str) -> ModelShape:

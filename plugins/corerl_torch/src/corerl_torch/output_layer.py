@@ -8,6 +8,12 @@ import torch
 from torch import Tensor
 
 
+def body_of(model: Any) -> Any:
+    """The part of a transformers model before its output layer."""
+    body = model.base_model
+    return model.model if body is model else body  # the prefix of Llama 4 names no module of its text model
+
+
 def logits_of(model: Any, hidden: Tensor, answer: type) -> Tensor:
     """(N, V) logits of the hidden states (N, K): the model's own forward runs, with its body replaced by its result.
 
@@ -15,7 +21,7 @@ def logits_of(model: Any, hidden: Tensor, answer: type) -> Tensor:
         answer: class of the body's result.
     """
     places = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
-    with _answering(model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
+    with _answering(body_of(model), answer(last_hidden_state=hidden.unsqueeze(0))):
         logits: Tensor = model(input_ids=places, use_cache=False).logits
     return logits.squeeze(0)
 

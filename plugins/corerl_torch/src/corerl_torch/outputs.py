@@ -25,14 +25,19 @@ def chunk_size(size: int | None, wanted: Collection[Wanted]) -> int | None:
 
 
 def results(
-    wanted: Collection[Wanted], logits: Tensor, batch: Experience, places: Tensor, head: Callable[[Tensor], Tensor]
+    wanted: Collection[Wanted],
+    logits: Tensor,
+    batch: Experience,
+    places: Tensor,
+    head: Callable[[Tensor], Tensor],
+    averaged_head: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """The results of the wanted functions for the (n, V) logits of a chunk.
 
     Args:
         places: (n, 2) int64, rows and steps of the tokens.
     """
-    chunk = TokenChunk(batch, places[:, 0], places[:, 1], head)
+    chunk = TokenChunk(batch, places[:, 0], places[:, 1], head, averaged_head)
     given = [each(logits, chunk) for each in functions(wanted)]
     return {_OF_LOGITS + name: value for each in given for name, value in each.items()}
 
@@ -48,23 +53,26 @@ class Columns:
 
     Args:
         shape: (B, T) of the batch.
+
+    Attributes:
+        flat: name -> column, as from :func:`flat`.
     """
 
     def __init__(self, shape: torch.Size) -> None:
         self._shape = shape
-        self._columns: dict[str, Tensor] = {}
+        self.flat: dict[str, Tensor] = {}
 
     def add(self, rows: Tensor, outputs: TokenOutputs) -> None:
         """Put the outputs of a micro-batch at these rows of the batch; without rows they give only the names."""
         for name, part in flat(outputs).items():
-            if name not in self._columns:
-                self._columns[name] = torch.zeros(*self._shape, *part.shape[2:], dtype=part.dtype)
+            if name not in self.flat:
+                self.flat[name] = torch.zeros(*self._shape, *part.shape[2:], dtype=part.dtype)
             if len(rows):
-                self._columns[name][rows, : part.shape[1]] = part.cpu()
+                self.flat[name][rows, : part.shape[1]] = part.cpu()
 
     def outputs(self) -> TokenOutputs:
         """All of them."""
-        return grouped(self._columns)
+        return grouped(self.flat)
 
 
 def flat(outputs: TokenOutputs) -> dict[str, Tensor]:

@@ -91,6 +91,8 @@ def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any
     ) -> tuple[Tensor, None]:
         query, key, value = (sequence.tokens_for_heads(each) for each in (query, key, value))
+        if named.get("s_aux") is not None:
+            named["s_aux"] = named["s_aux"].chunk(sequence.size)[sequence.rank]
         attended, _ = packed_attention(module, query, key, value, *arguments, **named)
         return sequence.heads_for_tokens(attended), None
 
@@ -111,6 +113,9 @@ def packed_attention(
     cu_seq_lens_k: Tensor | None = None,
     max_length_k: int | None = None,
     key_index: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each row.
@@ -121,19 +126,25 @@ def packed_attention(
         sliding_window: number of tokens that a token sees, itself included; None: all.
         cu_seq_lens_k, max_length_k, key_index: of rows of a trie, from
             :func:`~corerl_torch.tries.shared_prefixes`; the last token of a row has the row's last key.
+        s_aux: (heads,), the logit of each head's sink, which takes a share of the attention and adds nothing.
 
     Returns:
-        (1, tokens, heads, head size).
+        (1, tokens, heads, size of a value's head).
+
+    Raises:
+        NotImplementedError: the model caps its scores or adds a bias to them.
     """
+    if softcap is not None or position_bias is not None:
+        raise NotImplementedError("attention over packed rows has no soft-capping and no bias of positions")
     keys, longest_keys = cu_seq_lens_q, max_length_q
     if key_index is not None:
         assert cu_seq_lens_k is not None and max_length_k is not None
         key, value = _gathered(key, key_index), _gathered(value, key_index)
         keys, longest_keys = cu_seq_lens_k, max_length_k
     rows = Rows(cu_seq_lens_q, max_length_q, keys, longest_keys)
-    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and KNOWN:
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and KNOWN and s_aux is None:
         return _by_kernel(query, key, value, rows, scaling, sliding_window), None
-    return _row_by_row(query, key, value, rows, scaling, sliding_window), None
+    return _row_by_row(query, key, value, rows, scaling, sliding_window, s_aux), None
 
 
 def _gathered(states: Tensor, index: Tensor) -> Tensor:
@@ -158,31 +169,52 @@ def _by_kernel(
         options["enable_gqa"] = query.shape[1] != key.shape[1]
     else:
         key, value = _every_head(query, key, value)
+    size = value.shape[-1]
+    value = torch.nn.functional.pad(value, (0, query.shape[-1] - size))  # the kernel knows one size of heads
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
     bounds = (rows.queries, rows.keys, rows.longest, rows.longest_keys)
     result: Tensor = varlen_attn(query, key, value, *bounds, **options).unsqueeze(0)
-    return result
+    return result[..., :size]
 
 
 def _row_by_row(
-    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scaling: float | None, sliding_window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rows: Rows,
+    scaling: float | None,
+    sliding_window: int | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     key, value = _every_head(query, key, value)
     attended = []
     spans = (itertools.pairwise(bounds.tolist()) for bounds in (rows.queries, rows.keys))
     for queries, keys in zip(*spans, strict=True):
+        own = query[:, :, slice(*queries)], key[:, :, slice(*keys)], value[:, :, slice(*keys)]
         seen = _seen(queries[1] - queries[0], keys[1] - keys[0], sliding_window, query.device)
+        if sinks is not None:
+            attended.append(_with_sinks(*own, seen, sinks, scaling))
+            continue
         attended.append(
             torch.nn.functional.scaled_dot_product_attention(
-                query[:, :, slice(*queries)],
-                key[:, :, slice(*keys)],
-                value[:, :, slice(*keys)],
-                attn_mask=seen,
-                is_causal=seen is None,
-                scale=scaling,
+                *own, attn_mask=seen, is_causal=seen is None, scale=scaling
             )
         )
     return torch.cat(attended, dim=2).transpose(1, 2)
+
+
+def _with_sinks(
+    query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, sinks: Tensor, scaling: float | None
+) -> Tensor:
+    """Attention of one row in which each head has one more key: a score of its own, and the value 0."""
+    queries, keys = query.shape[2], key.shape[2]
+    if seen is None:
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+    bias = torch.zeros_like(seen, dtype=query.dtype).masked_fill(~seen, float("-inf"))
+    own = sinks.to(query.dtype)[:, None, None].expand(-1, queries, 1)
+    key, value = (torch.nn.functional.pad(each, (0, 0, 0, 1)) for each in (key, value))
+    scores = torch.cat([bias.expand(len(sinks), -1, -1), own], dim=-1)[None]
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=scores, scale=scaling)
 
 
 def _seen(queries: int, keys: int, sliding_window: int | None, device: torch.device) -> Tensor | None:

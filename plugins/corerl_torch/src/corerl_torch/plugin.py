@@ -2,7 +2,7 @@
 aliases of keys and rules for them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.experience import Experience
+    from corerl.contracts.objective import LossTerm
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
     from corerl.contracts.trackers import TrackerFactory
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from corerl_torch.kl_penalty import KLPenalty
     from corerl_torch.restarts import Restarts
     from corerl_torch.tokenizers import HFTokenizer
+    from corerl_torch.vocabulary import ReferenceLogProbs
 
 
 @hookimpl
@@ -98,6 +100,24 @@ def make_restarts(plan: "Plan", stopping: "Stopping", stack: ExitStack) -> "Rest
     from corerl_torch.restarts import Restarts
 
     return Restarts(plan, stopping, stack)
+
+
+@hookimpl
+def loss_terms(config: "TrainConfig", parts: "Parts") -> "Iterable[LossTerm]":
+    if parts.kl_loss is None or "logits" not in parts.kl_loss.entry.needs:
+        return ()
+    from corerl_torch.vocabulary import VocabularyKLTerm
+
+    return [VocabularyKLTerm(parts.kl_loss.load(), config.actor.kl_loss_coef, config.rollout.temperature)]
+
+
+@hookimpl
+def make_annotator(plan: "Plan", models: "Models") -> "ReferenceLogProbs | None":
+    if plan.parts.kl_loss is None or "logits" not in plan.parts.kl_loss.entry.needs:
+        return None
+    from corerl_torch.vocabulary import reference_log_probs
+
+    return reference_log_probs(plan, models)
 
 
 @hookimpl(trylast=True)

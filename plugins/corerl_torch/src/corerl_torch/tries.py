@@ -133,7 +133,9 @@ def shared_prefixes(batch: Experience) -> Layout:
     return Layout(inputs, positions, real, own)
 
 
-def shares(wanted: bool | None, model: Any, attn_implementation: str, *, packs: bool, ranks: int) -> bool:
+def shares(
+    wanted: bool | None, model: Any, attn_implementation: str, *, packs: bool, ranks: int, probed: str = ""
+) -> bool:
     """Whether to share prefixes.
 
     Args:
@@ -141,6 +143,7 @@ def shares(wanted: bool | None, model: Any, attn_implementation: str, *, packs: 
         model: of transformers.
         packs: rows are packed.
         ranks: that share the tokens of a row.
+        probed: why the probe of the model found other numbers; '' if it did not.
 
     Raises:
         ConfigError: it is wanted and not possible.
@@ -148,6 +151,8 @@ def shares(wanted: bool | None, model: Any, attn_implementation: str, *, packs: 
     if wanted is False:
         return False
     found = _obstacle(model, attn_implementation, packs, ranks)
+    if not found and probed:
+        found = f"by {type(model).__name__}: {probed}"
     if found and wanted:
         raise ConfigError(KEY, f"prefixes cannot be shared {found}: set it to null or false")
     return not found

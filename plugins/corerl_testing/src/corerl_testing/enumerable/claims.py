@@ -114,7 +114,7 @@ def of_loss(
     loss: PolicyLoss, select_tokens: Any, of: Objective, *, mode: str = LOSS_MODES[0], off_policy: float = 0.0
 ) -> Iterator[Comparison]:
     """A loss with advantages of s - 1 beside the gradient of an objective of the trained policy."""
-    update = Update(loss, select_tokens, mode)
+    update = Update(loss, select_tokens, mode, of_logits=of.of_logits, columns=of.columns)
     for each in settings((1,) if select_tokens is None else (2,)):
         if each.game.binary:
             continue
@@ -165,43 +165,44 @@ def _check_estimator(selected: Selected[AdvantageEstimator]) -> None:
     if not claims.factor:
         expect(claims.bias != "unbiased", "it claims unbiased without a factor: claim baseline-biased or surrogate")
         _expect_ascent(compared, claims)
-        _expect_bias(compared, claims)
+        expect_bias(compared, claims)
         if claims.bias == "baseline-biased":
             _expect_proportion(estimator)
         return
     if claims.bias == "baseline-biased":
         expect(factor(claims.factor, 3) != 1, "it claims baseline-biased with the factor 1, which is unbiased")
     if claims.bias == "surrogate":
-        _expect_exact([each for each in compared if each.binary], claims, EPSILON)
+        expect_exact([each for each in compared if each.binary], claims, EPSILON)
         others = [each for each in compared if not each.binary]
         if others:
-            _expect_bias(others, claims)
+            expect_bias(others, claims)
     else:
-        _expect_exact(compared, claims, EXACT)
+        expect_exact(compared, claims, EXACT)
 
 
 def _check_loss(selected: Selected[PolicyLoss]) -> None:
     claims = claims_of(selected)
     expect(claims.bias != "baseline-biased", "a policy loss has no baseline: claim unbiased or surrogate")
-    compare = partial(of_loss, selected.load(), selected.load_fact("select_tokens"), objective(claims.of))
+    of = objective(claims.of, selected.options)
+    compare = partial(of_loss, selected.load(), selected.load_fact("select_tokens"), of)
     if not claims.factor:
         compared = list(compare())
         _expect_ascent(compared, claims)
-        _expect_bias(compared, claims)
+        expect_bias(compared, claims)
         return
     mode = _exact_mode(compare, claims)
     moved = list(compare(mode=mode, off_policy=OFF_POLICY))
     if claims.bias == "unbiased":
-        _expect_exact(moved, claims, EXACT, ", when the samples are those of another policy")
+        expect_exact(moved, claims, EXACT, ", when the samples are those of another policy")
     else:
-        _expect_bias(moved, claims)
+        expect_bias(moved, claims)
 
 
 def _exact_mode(compare: Callable[..., Iterator[Comparison]], claims: Claims) -> str:
     """The aggregation with which a loss is exact on-policy, of several the first."""
     by_mode = {mode: list(compare(mode=mode)) for mode in LOSS_MODES}
     mode = min(by_mode, key=lambda each: max(one.error(factor(claims.factor, one.n)) for one in by_mode[each]) > EXACT)
-    _expect_exact(by_mode[mode], claims, EXACT, ", at the policy that sampled")
+    expect_exact(by_mode[mode], claims, EXACT, ", at the policy that sampled")
     return mode
 
 
@@ -232,7 +233,11 @@ def _expect_distance(selected: Selected[KLType], point: Point, value: float) -> 
     expect(abs(float(same)) <= EXACT, f"its mean is {float(same):.3g}, where policy and reference agree")
 
 
-def _expect_exact(compared: list[Comparison], claims: Claims, tolerance: float, when: str = "") -> None:
+def expect_exact(compared: list[Comparison], claims: Claims, tolerance: float, when: str = "") -> None:
+    """
+    Raises:
+        CheckFailed: a gradient is not the claimed multiple of the true one.
+    """
     for each in compared:
         claimed = factor(claims.factor, each.n)
         error = each.error(claimed)
@@ -253,7 +258,11 @@ def _expect_ascent(compared: list[Comparison], claims: Claims) -> None:
         )
 
 
-def _expect_bias(compared: list[Comparison], claims: Claims) -> None:
+def expect_bias(compared: list[Comparison], claims: Claims) -> None:
+    """
+    Raises:
+        CheckFailed: all gradients are the same multiple of the true one.
+    """
     factors = {each.n: each.factor for each in compared}
     worst = max(each.error(factors[each.n]) for each in compared)
     words = ", ".join(f"{value:.6g} (n = {n})" for n, value in factors.items())

@@ -5,6 +5,7 @@ Advantages, weights, correction and terms are computed by the code of a training
 :class:`corerl.objective.PolicyObjective`), in float64.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator, Turns
 from corerl.contracts.experience import Experience
+from corerl.contracts.objective import LossTerm
 from corerl.contracts.policy_losses import LossOutput, PolicyLoss, PolicyLossInputs
 from corerl.contracts.rollout_correctors import NoCorrector, RolloutCorrector
-from corerl.contracts.token_outputs import TokenOutputs
+from corerl.contracts.token_outputs import OfLogits, TokenChunk, TokenOutputs, Wanted
 from corerl.objective import PolicyObjective, estimate, loss_weights, policy_loss_inputs
 from corerl_testing.enumerable.games import Game, groups
+from corerl_testing.enumerable.objectives import Columns
 from corerl_testing.enumerable.points import Point
 from corerl_testing.tensors import generator
 
@@ -124,7 +127,6 @@ class Batches:
             "rollout_log_probs": rollout.log_probs,
             "old_log_probs": old.log_probs,
             "ref_log_probs": old.ref_log_probs,
-            "ref_vocabulary_log_probs": old.ref_vocabulary_log_probs,
             "sum_pi_squared": old.sum_pi_squared,
             "rewards": game.rewards,
             "values": values,
@@ -156,12 +158,18 @@ class Update:
     Attributes:
         select_tokens: the loss's token selector, or None.
         mode: ``actor.loss_agg_mode``.
+        of_logits: the function of logits of the loss, or None.
+        terms: further ones of the loss.
+        columns: (batch, policy that samples, episode of each row) -> columns of tokens that loss and terms read.
     """
 
     loss: PolicyLoss = plain
     select_tokens: Any = None
     mode: str = "seq-mean-token-sum"
     corrector: RolloutCorrector = field(default_factory=NoCorrector)
+    of_logits: OfLogits | None = None
+    terms: Sequence[LossTerm] = ()
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,15 +186,24 @@ def estimated(sampled: Sampled, estimator: AdvantageEstimator, corrector: Rollou
     """The advantages of an estimator, and the correction of each group."""
     if corrector is None or isinstance(corrector, NoCorrector):
         return Estimated(sampled, _advantages(sampled, estimator), sampled.whole.experience.response_mask, None)
-    advantages, masks, weights = [], [], []
-    for batch in sampled.batches:
-        correction, _ = corrector.of_batch(batch.experience, 0)
-        factors = corrector.weights(correction)
-        advantages.append(batch.estimate(estimator, factors))
-        masks.append(batch.experience.response_mask if correction is None else correction.response_mask)
-        weights.append(factors)
-    joined = None if weights[0] is None else torch.cat([each for each in weights if each is not None])
+    corrected = [_corrected(corrector, batch, estimator) for batch in sampled.batches]
+    advantages, masks, weights = zip(*corrected, strict=True)
+    joined = None if weights[0] is None else torch.cat(weights)
     return Estimated(sampled, torch.cat(advantages), torch.cat(masks), joined)
+
+
+def _corrected(
+    corrector: RolloutCorrector, batch: Batch, estimator: AdvantageEstimator
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Advantages, trained tokens and weights of a group, which is the batch and its only mini-batch."""
+    correction, _ = corrector.of_batch(batch.experience, 0)
+    factors = corrector.weights(correction)
+    advantages, mini_batch = batch.estimate(estimator, factors), replace(batch.experience)
+    if corrector.acts_on_mini_batches:
+        assert mini_batch.old_log_probs is not None
+        corrector.of_mini_batch(mini_batch, mini_batch.old_log_probs)
+        return advantages, mini_batch.response_mask, mini_batch.rollout_weights
+    return advantages, mini_batch.response_mask if correction is None else correction.response_mask, factors
 
 
 def _advantages(sampled: Sampled, estimator: AdvantageEstimator) -> Tensor:
@@ -208,10 +225,14 @@ def expected_gradient(found: Estimated, update: Update, point: Point | None = No
     sampled, rows = found.sampled, found.sampled.rows
     leaf = (point or sampled.old).leaf()
     batch = joined(found, update.mode)
+    if update.columns is not None:
+        batch.columns = {**batch.columns, **update.columns(batch, sampled.rollout, rows)}
     log_probs = leaf.log_probs[rows]
     if update.select_tokens is not None:
         batch.selected = _selected(batch, log_probs.detach(), sampled.members.shape[1], update.select_tokens)
-    loss = PolicyObjective(update.loss)(TokenOutputs(log_probs=log_probs), batch).loss
+    objective = PolicyObjective(update.loss, of_logits=update.of_logits, terms=update.terms)
+    of_logits = _of_logits(leaf, batch, rows, objective.wanted)
+    loss = objective(TokenOutputs(log_probs=log_probs, of_logits=of_logits), batch).loss
     (gradient,) = torch.autograd.grad(loss, leaf.logits)
     return -gradient
 
@@ -225,6 +246,21 @@ def joined(found: Estimated, mode: str) -> Experience:
         rollout_weights=found.rollout_weights,
         loss_weights=found.sampled.weights(mode, found.mask),
     )
+
+
+def _of_logits(leaf: Point, batch: Experience, rows: Tensor, wanted: Iterable[Wanted]) -> dict[str, Tensor] | None:
+    """Results of functions of logits, (B, T, ...) each; logits are log-probs, as are last hidden states."""
+    functions = [each for each in wanted if not isinstance(each, str)]
+    if not functions:
+        return None
+    rows_of, steps = places = batch.response_mask.nonzero(as_tuple=True)
+    chunk = TokenChunk(batch, rows_of, steps, head=lambda hidden: hidden)
+    found: dict[str, Tensor] = {}
+    for function in functions:
+        for name, values in function(leaf.vocabulary_log_probs[rows][places], chunk).items():
+            empty = values.new_zeros(*batch.response_mask.shape, *values.shape[1:])
+            found[name] = empty.index_put(places, values)
+    return found
 
 
 def _selected(batch: Experience, log_probs: Tensor, n: int, select: Any) -> Tensor:

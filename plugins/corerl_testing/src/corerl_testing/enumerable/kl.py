@@ -10,6 +10,8 @@ from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry import Selected
 from corerl_testing.enumerable.expectation import Batches
 from corerl_testing.enumerable.points import Point
+from corerl_testing.vocabulary_term import VocabularyTerm
+from corerl_torch.vocabulary import COLUMN, column
 
 
 def expected_kl(selected: Selected[KLType], point: Point) -> tuple[Tensor, Tensor]:
@@ -21,7 +23,10 @@ def expected_kl(selected: Selected[KLType], point: Point) -> tuple[Tensor, Tenso
         weights = loss_weights(batch.response_mask, "token-sum")
         batch.advantages, batch.loss_weights = torch.zeros_like(weights), weights * point.probabilities[:, None]
     of_vocabulary = "logits" in selected.entry.needs
-    objective = PolicyObjective(_nothing, selected.load(), 1.0, kl_of_vocabulary=of_vocabulary)
+    objective = PolicyObjective(_nothing, selected.load(), 1.0)
+    if of_vocabulary:
+        batch.columns = {COLUMN: column(batch, point.ref_vocabulary_log_probs)}
+        objective = PolicyObjective(_nothing, terms=[VocabularyTerm(selected.load(), 1.0)])
     outputs = TokenOutputs(log_probs=leaf.log_probs, vocabulary_log_probs=leaf.vocabulary_log_probs)
     found = objective(outputs, batch)
     (gradient,) = torch.autograd.grad(found.loss, leaf.logits)

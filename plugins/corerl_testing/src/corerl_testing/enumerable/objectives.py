@@ -3,16 +3,22 @@
 import ast
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from corerl.contracts.experience import Experience
+from corerl.contracts.token_columns import TokenColumn
+from corerl.contracts.token_outputs import OfLogits
 from corerl.registry import load_object
 from corerl_testing.enumerable.points import Point
 from corerl_testing.results import CheckFailed
+
+Columns = Callable[[Experience, Point, Tensor], Mapping[str, TokenColumn]]
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,15 @@ class Objective:
     Attributes:
         value: (policy, size n of a group) -> scalar, differentiable in the policy's logits.
         binary: defined by games whose scores are 0 and 1.
+        of_logits: of a policy loss with such a fact: the function in a game.
+        columns: (batch, policy that samples with its reference, episode of each row) -> columns of tokens that such a
+            loss reads.
     """
 
     value: Callable[[Point, int], Tensor]
     binary: bool = False
+    of_logits: OfLogits | None = None
+    columns: Columns | None = None
 
 
 def expected_score(point: Point, n: int) -> Tensor:
@@ -90,14 +101,16 @@ OBJECTIVES = {
 """name -> objective, of estimators and policy losses"""
 
 
-def objective(name: str) -> Objective:
-    """The objective of this name, or at ``module:attribute``.
+def objective(name: str, options: Any = None) -> Objective:
+    """The objective of this name, or at ``module:attribute``, where a function of the entry's options may be.
 
     Raises:
         CheckFailed: there is none.
     """
     if ":" in name:
         found = load_object(name)
+        if callable(found) and not isinstance(found, Objective):
+            found = found(options)
         if not isinstance(found, Objective):
             raise CheckFailed(f"it claims the objective {name}, which is no Objective of corerl_testing.enumerable")
         return found

@@ -6,8 +6,9 @@ from itertools import accumulate
 from typing import Any
 
 from corerl.batch.rollouts import RequestRecord
-from corerl.batch.times import Turn, totals, turns
+from corerl.batch.times import totals
 from corerl_tools.episodes.messages import Spoken, spoken
+from corerl_tools.episodes.times import Turn, turns
 
 BOUNDED = ("requests", "branches", "artifacts")
 """columns with a largest number of elements"""

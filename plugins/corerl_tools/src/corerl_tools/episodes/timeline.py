@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Episode, RequestRecord, Rollouts
-from corerl.batch.times import KINDS, Phase, phases
+from corerl.batch.times import KINDS
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
 from corerl.files import atomic_path
 from corerl_tools.episodes.columns import shortened
+from corerl_tools.episodes.times import Phase, phases
 
 FOLDER = "timeline"
 MOST_EPISODES = 512

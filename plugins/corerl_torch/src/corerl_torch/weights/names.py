@@ -1,12 +1,31 @@
 """Names of weights in model files, which engines and other programs use."""
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
 
-APART = frozenset({"deepseek_v2", "deepseek_v3", "glm4_moe", "olmoe", "qwen2_moe", "qwen3_moe"})
-"""values of ``model_type`` whose files have separate matrices of each expert, which transformers stacks in memory"""
+OF_AN_EXPERT = "mlp.experts.*.gate_proj.weight"
+"""transformers' pattern for files with separate matrices of each expert, which it stacks in memory"""
+
+
+@functools.cache
+def experts_apart(model_type: str) -> bool:
+    """Whether the files of a family have separate matrices of each expert, by transformers' own table."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    find: Any = get_checkpoint_conversion_mapping
+    conversions = find(model_type) or ()
+    return any(OF_AN_EXPERT in getattr(each, "source_patterns", ()) for each in conversions)
+
+
+def saved_buffers(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that belong to the model's files, such as the bias of a router's scores; no optimizer changes them."""
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield f"{prefix}.{name}" if prefix else name, buffer
 
 
 def as_in_files(config: Any, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -17,7 +36,7 @@ def as_in_files(config: Any, named: Iterable[tuple[str, Tensor]]) -> Iterator[tu
         named: stacks of experts are split, as views: ``mlp.experts.gate_up_proj`` (experts, 2 · width, hidden size)
             into ``mlp.experts.N.gate_proj.weight`` and ``mlp.experts.N.up_proj.weight``, likewise ``down_proj``.
     """
-    apart = config.model_type in APART
+    apart = experts_apart(config.model_type)
     for name, tensor in named:
         stem, _, last = name.rpartition(".")
         if not (apart and stem.endswith("mlp.experts")):

@@ -1,0 +1,102 @@
+"""Each family of docs/models.md on two ranks, beside ``torch`` on one device."""
+
+import os
+
+import pytest
+import rank_jobs
+import torch
+from safetensors.torch import load_file
+
+from corerl_torch.families.columns import COLUMNS
+from corerl_torch.families.table import FAMILIES
+from family_models import write_model
+
+pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
+
+ALWAYS = ("qwen3_next", "gpt_oss", "deepseek_v3")
+"""a recurrent state, sinks, latent attention with routers whose bias is a buffer"""
+
+EVERY = os.environ.get("CORERL_EVERY_FAMILY") == "1"
+STATES = {column.feature: column for column in COLUMNS if column.backend == "fsdp"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {}
+
+
+@pytest.fixture(
+    params=[each for each in FAMILIES if EVERY or each.model_type in ALWAYS], ids=lambda each: each.model_type
+)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def job(family, folders, tmp_path_factory):
+    if family.model_type not in folders:
+        folders[family.model_type] = str(write_model(tmp_path_factory.mktemp(family.model_type), family))
+    return {"model": folders[family.model_type], "config": {"load_format": "auto"}}
+
+
+MOVED = 5e-5
+"""after a step, whose size is the gradient over itself and an eps of 1e-3: 1e-6 of a gradient is 1e-5 of a weight"""
+
+
+def require_same(results, expected, tolerance=1e-5):
+    for result in results:
+        assert "error" not in result, result["error"]
+        for name, true in expected["gradient"].items():
+            assert (result["gradient"][name] - true).norm() <= tolerance * true.norm() + 1e-8, name
+        assert result["weights"].keys() == expected["weights"].keys()
+        for name, true in expected["weights"].items():
+            torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=MOVED)
+
+
+def together(results, name, like):
+    """The log-probs of the ranks in the order of the whole batch."""
+    found = torch.zeros_like(like)
+    for rank, result in enumerate(results):
+        part = result["before"][name]
+        found[rank :: len(results), : part.shape[1]] = part
+    return found
+
+
+def test_two_ranks_have_the_numbers_of_one_device(worlds, family, job):
+    assert family.state(STATES["packed"]) in ("proven", "padded")
+    expected = rank_jobs.run({**job, "kind": "agree"})
+    results = worlds[2].run(**job, kind="agree", fsdp={})
+    require_same(results, expected)
+    true = expected["before"]["log_probs"]
+    torch.testing.assert_close(together(results, "log_probs", true), true, rtol=1e-5, atol=1e-5)
+
+
+def test_two_ranks_share_rows(worlds, family, job):
+    results = worlds[2].run(**job, kind="agree", fsdp={"ulysses_sequence_parallel_size": 2})
+    if family.state(STATES["ulysses"]) == "refused":
+        for result in results:
+            assert "2 slices packed rows, and those of" in result["error"] and "cannot be packed" in result["error"]
+        return
+    expected = rank_jobs.run({**job, "kind": "agree"})
+    require_same(results, expected)
+    for result in results:
+        torch.testing.assert_close(result["before"]["log_probs"], expected["before"]["log_probs"], rtol=1e-5, atol=1e-5)
+
+
+def test_two_ranks_train_adapters(worlds, family, job):
+    adapters = {"lora_rank": 2, "target_modules": list(family.adapted) or "all-linear"}
+    job = {**job, "kind": "agree", "warm": True, "config": {**job["config"], **adapters}}
+    require_same(worlds[2].run(**job, fsdp={}), rank_jobs.run(job), MOVED)
+
+
+def test_two_ranks_export_what_one_device_exports(worlds, job, tmp_path):
+    job = {**job, "kind": "train", "seeds": [0]}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    expected = rank_jobs.run({**job, "export": str(tmp_path / "one")})
+    for result in worlds[2].run(**job, fsdp={}, save=str(tmp_path), export=str(tmp_path / "two")):
+        assert "error" not in result, result["error"]
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys() >= expected["weights"].keys()
+    for name, true in one.items():
+        torch.testing.assert_close(two[name], true, rtol=0, atol=MOVED)

@@ -1,0 +1,88 @@
+"""For ``corerl check``: whether a config's model packs under a strategy, and what no test proves of its family."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from corerl.contracts.config import ModelConfig
+from corerl.errors import ConfigError
+from corerl_check import Finding, Machine, finding
+from corerl_torch.families.table import family_of, unproven
+from corerl_torch.sequence_parallel import KEY as ULYSSES
+from corerl_torch.tries import KEY as PREFIXES
+
+PAGE = "docs/models.md"
+
+
+def look(
+    backend: str,
+    key: str,
+    model: ModelConfig,
+    machine: Machine,
+    *,
+    packs: bool,
+    share_prefixes: bool | None = None,
+    ranks: int = 1,
+) -> Iterator[Finding | ConfigError]:
+    """One line about the packing of a small model of the config, and one about a family without proofs.
+
+    Args:
+        backend: a strategy of docs/models.md.
+        key: of the config, that selects the strategy.
+        packs: the strategy is to pack rows.
+        ranks: that share the tokens of a row.
+
+    Yields:
+        Nothing for a model whose config cannot be read, which is another finding.
+    """
+    config = _config(model)
+    if config is None:
+        return
+    kind = config.get_text_config().model_type
+    if packs and model.attn_implementation != "eager":
+        from corerl_torch.families.probe import probe
+
+        device = "cuda" if machine.gpus and not machine.planned else "cpu"
+        verdict = probe(config, device, trust_remote_code=model.trust_remote_code)
+        yield from _packing(key, verdict, kind, share_prefixes, ranks)
+    if family_of(kind) is None:
+        features = ", ".join(unproven(kind, backend))
+        sentence = f"no test proves the family '{kind}' ({PAGE}); not proven under {backend}: {features}"
+        yield Finding("note", "model.path", sentence)
+
+
+def _packing(
+    key: str, verdict: Any, kind: str, share_prefixes: bool | None, ranks: int
+) -> Iterator[Finding | ConfigError]:
+    if not verdict.packed:
+        shared = "with and without shared prefixes" if not verdict.shared else "without shared prefixes"
+        sentence = f"packed rows equal padded rows, {shared}, in two layers of '{kind}'"
+        yield Finding("note", f"{key}.use_remove_padding", sentence)
+        if verdict.shared and share_prefixes:
+            yield ConfigError(PREFIXES, f"prefixes cannot be shared by '{kind}': {verdict.shared}")
+        return
+    if ranks > 1:
+        yield ConfigError(
+            ULYSSES, f"{ranks} slices packed rows, and those of '{kind}' cannot be packed: {verdict.packed}"
+        )
+    elif share_prefixes:
+        yield ConfigError(PREFIXES, f"prefixes cannot be shared by '{kind}', whose rows are padded: {verdict.packed}")
+    yield finding(
+        "warning",
+        f"{key}.use_remove_padding",
+        f"rows of '{kind}' are padded, although packing is asked for: {verdict.packed}",
+        "Set use_remove_padding=false, which computes the same, or install what the sentence names.",
+    )
+
+
+def _config(model: ModelConfig) -> Any:
+    """The config by transformers; None if it cannot be read."""
+    from transformers import AutoConfig
+
+    folder = Path(model.path).expanduser()
+    local = folder.is_dir()
+    options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
+    try:
+        return AutoConfig.from_pretrained(str(folder) if local else model.path, **options)
+    except Exception:  # architectures raise different errors for their configs
+        return None

@@ -1,0 +1,55 @@
+"""Whether a strategy packs the rows of a model: by the probe, with one line if it pads them instead."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from corerl.contracts.config import ModelConfig
+from corerl.errors import ConfigError
+from corerl.terminal import say
+from corerl_torch import tries
+from corerl_torch.families.probe import probe
+from corerl_torch.sequence_parallel import KEY
+
+
+@dataclass(frozen=True)
+class Packing:
+    """
+    Attributes:
+        packs: rows are laid end to end.
+        unshared: why rows cannot share prefixes, by the probe; '' if they can.
+    """
+
+    packs: bool
+    unshared: str = ""
+
+    @classmethod
+    def of(cls, model: Any, config: ModelConfig, device: str, *, ranks: int, share_prefixes: bool | None) -> "Packing":
+        """The packing of a model whose config asks for it; every rank finds the same.
+
+        Args:
+            ranks: that share the tokens of a row.
+
+        Raises:
+            ConfigError: rows cannot be packed, and ranks or prefixes shall be shared, which needs it.
+        """
+        if config.attn_implementation == "eager":
+            return cls(packs=True)  # refused with its own error
+        verdict = probe(model.config, device, trust_remote_code=config.trust_remote_code)
+        if not verdict.packed:
+            return cls(packs=True, unshared=verdict.shared)
+        name = type(model).__name__
+        if ranks > 1:
+            raise ConfigError(
+                KEY, f"{ranks} slices packed rows, and those of {name} cannot be packed: {verdict.packed}"
+            )
+        if share_prefixes:
+            raise ConfigError(
+                tries.KEY, f"prefixes cannot be shared by {name}, whose rows are padded: {verdict.packed}"
+            )
+        _tell(f"rows of {name} are padded: packed, they would disturb each other ({verdict.packed})")
+        return cls(packs=False)
+
+
+_tell = functools.cache(say)
+"""each sentence once in a process"""
