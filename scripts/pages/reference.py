@@ -73,7 +73,8 @@ def described(name: str, command: click.Command) -> str:
     """Usage, help and a table of options."""
     context = click.Context(command, info_name=name)
     usage = f"```console\n$ {name} {' '.join(command.collect_usage_pieces(context))}\n```\n\n"
-    records = [param.get_help_record(context) for param in command.params]
+    params = [param for param in command.get_params(context) if "--help" not in param.opts]
+    records = [param.get_help_record(context) for param in params]
     rows = [(f"`{names}`", text) for names, text in filter(None, records) if text]
     help_text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     return usage + help_text + "\n" + ("\n" + table(("option", "meaning"), rows) if rows else "")

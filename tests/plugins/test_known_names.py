@@ -17,7 +17,8 @@ def test_the_table_is_current() -> None:
 
 def test_the_kinds_in_the_table_are_those_of_the_registries() -> None:
     of_core = {registry.kind for _, registry in Registries()}
-    assert set(json.loads(KNOWN_NAMES.read_text())) <= of_core | {"dataset preparer", "environment"}  # of plugins
+    of_plugins = {"dataset preparer", "environment", "service"}
+    assert set(json.loads(KNOWN_NAMES.read_text())) <= of_core | of_plugins
 
 
 def test_names_of_all_plugins_are_known() -> None:

@@ -85,14 +85,7 @@ class FsdpStrategy:
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         with ranks.deadline("update", self.options.timeout):
             self._wake()
-            if self.average is not None:
-                self.token_model.averaged = self.average.outside_body(self._whole)
-            sums = Sums()
-            cuts = self._cuts(mini_batch)
-            for number, rows in enumerate(cuts, start=1):
-                self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
-                self._backward(mini_batch, rows, objective, sums)
-            shares = ranks.gather(vars(sums.numbers()))
+            shares = self._gradients(mini_batch, objective)
             numbers = Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])
             norm = self._gradient_norm()
             finite = math.isfinite(norm) and all(math.isfinite(share["loss"]) for share in shares)
@@ -110,6 +103,14 @@ class FsdpStrategy:
             lr = self._step(norm)
             self._rest()
             return numbers.means(grad_norm=norm, lr=lr)
+
+    def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
+        """See :class:`corerl_torch.stepping.SteppedStrategy`."""
+        with ranks.deadline("accumulate", self.options.timeout):
+            self._wake()
+            shares = self._gradients(mini_batch, objective)
+            self._rest()
+            return Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])
 
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)
@@ -232,6 +233,17 @@ class FsdpStrategy:
     def _run(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         outputs: TokenOutputs = self.token_model(batch.to(self.spec.device), wanted)
         return outputs
+
+    def _gradients(self, mini_batch: Experience, objective: Objective) -> list[dict[str, Any]]:
+        """Add the gradient of a mini-batch; the sums of every rank."""
+        if self.average is not None:
+            self.token_model.averaged = self.average.outside_body(self._whole)
+        sums = Sums()
+        cuts = self._cuts(mini_batch)
+        for number, rows in enumerate(cuts, start=1):
+            self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
+            self._backward(mini_batch, rows, objective, sums)
+        return ranks.gather(vars(sums.numbers()))
 
     def _backward(self, mini_batch: Experience, rows: Tensor, objective: Objective, sums: Sums) -> None:
         """Add the gradient of these rows; without rows, add zeros: the other ranks' collectives need this rank."""

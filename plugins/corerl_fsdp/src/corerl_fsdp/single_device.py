@@ -30,7 +30,7 @@ from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
-from corerl_torch.sums import Sums
+from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files, saved_buffers
 
@@ -81,6 +81,14 @@ class SingleDeviceStrategy:
         return columns.outputs()
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
+        numbers = self.accumulate(mini_batch, objective)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
+        if not (math.isfinite(numbers.loss) and math.isfinite(norm)):
+            raise self._nonfinite(numbers.loss, norm, mini_batch, objective)
+        return numbers.means(grad_norm=norm, lr=self._step())
+
+    def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
+        """See :class:`corerl_torch.stepping.SteppedStrategy`."""
         sums = Sums()
         if self.average is not None:
             self.token_model.averaged = self.average.outside_body(lambda weight: weight)
@@ -89,11 +97,7 @@ class SingleDeviceStrategy:
             output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
             output.loss.backward()  # type: ignore[no-untyped-call]
             sums.add(output)
-        numbers = sums.numbers()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
-        if not (math.isfinite(numbers.loss) and math.isfinite(norm)):
-            raise self._nonfinite(numbers.loss, norm, mini_batch, objective)
-        return numbers.means(grad_norm=norm, lr=self._step())
+        return sums.numbers()
 
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)

@@ -91,7 +91,7 @@ class HttpEndpoint:
             self._requests.answer,
             handler_cancellation=True,
             access_log=None,
-            logger=_silent(),
+            logger=silent_logger("corerl_gateway.http"),
             auto_decompress=False,
             keepalive_timeout=self._options.timeout,
             lingering_time=LINGERING,
@@ -117,9 +117,9 @@ def model_list(path: str, room: int) -> ModelList:
     return ModelList(path.rstrip("/").rpartition("/")[2] or "policy", room)
 
 
-def _silent() -> logging.Logger:
+def silent_logger(name: str) -> logging.Logger:
     """A logger without output: aiohttp's errors quote malformed headers, which may hold a key."""
-    logger = logging.Logger("corerl_gateway.http")
+    logger = logging.Logger(name)
     logger.disabled = True
     return logger
 

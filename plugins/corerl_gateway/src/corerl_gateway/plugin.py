@@ -1,9 +1,10 @@
 """The endpoint of a run, its options, the command ``serve``, and the rollout backends of other servers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
+from corerl.contracts.kinds import Kind
 
 if TYPE_CHECKING:
     from corerl.contracts.agents import ChatFactory, Endpoint
@@ -27,6 +28,11 @@ def read_options(config: "TrainConfig") -> "EndpointOptions":
     options = typed.build(EndpointOptions, config.rollout.multi_turn.endpoint, KEY)
     options.check(KEY)
     return options
+
+
+@hookimpl
+def add_kinds(add: Callable[[Kind], None]) -> None:
+    add(Kind("services", "service", "corerl_gateway.services:Service"))
 
 
 @hookimpl

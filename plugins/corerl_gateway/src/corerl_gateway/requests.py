@@ -7,6 +7,7 @@ from aiohttp import web
 
 from corerl.contracts.agents import Model
 from corerl.errors import CoreRLError, DataError, RefusedError, TooLongError
+from corerl_gateway.bodies import read_body
 from corerl_gateway.dialects.exchange import Exchange, dump
 from corerl_gateway.dialects.routes import ROUTES, ModelList, dialect_of, split
 from corerl_gateway.errors import ApiError
@@ -56,7 +57,7 @@ class Requests:
         return web.Response(body=dump(found), headers=JSON)
 
     async def _post(self, request: web.BaseRequest, session: Session, dialect: type[Exchange]) -> web.StreamResponse:
-        exchange = _read(await self._body(request), session, dialect)
+        exchange = _read(await read_body(request, self._most_bytes, self._timeout), session, dialect)
         model = session.source(exchange.sampling)
         if not self._sessions.has(session):  # it ended while the body was read
             raise ended()
@@ -88,32 +89,6 @@ class Requests:
     async def _in_time(self, writing: Awaitable[object]) -> None:
         async with asyncio.timeout(self._timeout):
             await writing
-
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        """The body, of which no more than the limit is read.
-
-        Raises:
-            ApiError: 408, 413 or 415.
-        """
-        if request.headers.get("Content-Encoding", "identity") != "identity":
-            raise ApiError(415, "send the body without Content-Encoding")
-        if (request.content_length or 0) > self._most_bytes:
-            raise self._too_large()
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            await self._in_time(request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n"))
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._timeout):
-                async for chunk in request.content.iter_any():
-                    body += chunk
-                    if len(body) > self._most_bytes:
-                        raise self._too_large()
-        except TimeoutError:
-            raise ApiError(408, f"the body took longer than {self._timeout:g} s") from None
-        return bytes(body)
-
-    def _too_large(self) -> ApiError:
-        return ApiError(413, f"the body has more than {self._most_bytes} bytes: raise max_body_mb of the endpoint")
 
 
 def _read(body: bytes, session: Session, dialect: type[Exchange]) -> Exchange:

@@ -1,0 +1,1 @@
+"""The HTTP interface: messages, sessions, requests in order, answers."""

@@ -1,0 +1,1 @@
+"""The model: losses, the weights of each client, samples."""

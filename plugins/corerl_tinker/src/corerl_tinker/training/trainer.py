@@ -1,0 +1,161 @@
+"""The model that is trained: requests of clients, one at a time, each on the client's own weights.
+
+All methods run in one thread.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from corerl.contracts.experience import Experience
+from corerl.contracts.token_outputs import OfLogits
+from corerl.contracts.training_strategies import StrategySpec, TrainingStrategy
+from corerl.errors import ConfigError, NonFiniteError
+from corerl.models import compute_dtype
+from corerl_tinker.errors import UserError
+from corerl_tinker.training.checkpoints import About, Checkpoints, adapter_of
+from corerl_tinker.training.data import LossRequest, rows_of
+from corerl_tinker.training.objective import TinkerObjective
+from corerl_tinker.training.states import Adapter, Slot, TrainedState
+from corerl_torch.stepping import AdamStep, SteppedStrategy, take_step
+
+
+@dataclass(frozen=True, eq=False)
+class LossResult:
+    """The answer to a forward_backward.
+
+    Attributes:
+        log_probs: of each datum, (T,) or (T, K) float32, as its targets.
+        loss: sum of the terms of all tokens.
+    """
+
+    log_probs: list[NDArray[np.float32]]
+    loss: float
+
+
+class Trainer:
+    """A strategy's model with the states of clients.
+
+    Raises:
+        ConfigError: the strategy cannot be stepped, or has several ranks.
+    """
+
+    def __init__(self, strategy: TrainingStrategy, spec: StrategySpec, name: str) -> None:
+        if not isinstance(strategy, SteppedStrategy):
+            raise ConfigError("actor.strategy", f"'{name}' takes no single steps, as Tinker's clients do: use torch")
+        self.strategy, self.spec = strategy, spec
+        self.slot = Slot(strategy)
+        self._base: TrainedState = self.slot.present()
+        if self.slot.is_lora:
+            self._base = self.slot.new_adapter(Adapter(spec.model.lora_rank, spec.model.lora_alpha))
+        self._sent_dtype = compute_dtype(spec.model, spec.device)
+
+    def base(self) -> TrainedState:
+        """The model without training."""
+        return self._base
+
+    def new_state(self, adapter: Adapter) -> TrainedState:
+        """The state of a new client; without adapters, the whole model's.
+
+        Raises:
+            UserError: the rank is larger than the server's.
+        """
+        if not self.slot.is_lora:
+            return self._base.copy()
+        if adapter.rank > self.spec.model.lora_rank:
+            most = f"at most {self.spec.model.lora_rank}, model.lora_rank of the server"
+            raise UserError(f"rank {adapter.rank} is too large: this server trains adapters of rank {most}")
+        return self.slot.new_adapter(adapter)
+
+    def snapshot(self, state: TrainedState) -> TrainedState:
+        """A copy of a client's weights, for sampling."""
+        self.slot.hold(state)
+        return self.slot.present()
+
+    def forward_backward(self, state: TrainedState, request: LossRequest) -> LossResult:
+        """The loss of a request; with ``backward``, its gradient is added to the client's.
+
+        Raises:
+            UserError: the loss is not finite; the client's gradients are dropped.
+        """
+        self.slot.hold(state)
+        objective = TinkerObjective(request)
+        rows = rows_of([[*datum.tokens.tolist()] for datum in request.data])
+        if request.backward:
+            loss = self._backward(state, rows, objective)
+        else:
+            outputs = self.strategy.forward(rows, objective.wanted)
+            loss = float(objective(outputs, rows).parts["loss"])
+        if not math.isfinite(loss):
+            self._optimizer().zero_grad(set_to_none=True)
+            raise UserError(f"the loss is {loss}: all accumulated gradients of this model were dropped")
+        numbered = [objective.log_probs[row].numpy() for row in range(len(request.data))]
+        shaped = [each[:, 0] if datum.is_flat else each for each, datum in zip(numbered, request.data, strict=True)]
+        return LossResult(shaped, loss)
+
+    def optim_step(self, state: TrainedState, step: AdamStep) -> float:
+        """Take an AdamW step; returns the gradient norm before clipping.
+
+        Raises:
+            UserError: there is no gradient, or it is not finite; nothing changes, the gradients are dropped.
+        """
+        self.slot.hold(state)
+        if not self.slot.has_gradient():
+            raise UserError("there is no gradient to step with: send forward_backward before optim_step")
+        try:
+            return take_step(cast(SteppedStrategy, self.strategy), step)
+        except NonFiniteError as error:
+            raise UserError(str(error)) from error
+
+    def save(
+        self, store: Checkpoints, address: str, about: About, state: TrainedState, *, optimizer: bool, overwrite: bool
+    ) -> None:
+        """Write a client's state; see :meth:`corerl_tinker.training.checkpoints.Checkpoints.write`."""
+        self.slot.put_aside()
+        store.write(address, about, self.slot, state, optimizer=optimizer, overwrite=overwrite)
+
+    def load(self, store: Checkpoints, address: str, about: About, *, optimizer: bool) -> TrainedState:
+        """The state of a checkpoint, without gradients.
+
+        Raises:
+            UserError: the checkpoint does not fit this server's model, or is damaged.
+        """
+        adapter = adapter_of(about)
+        if (adapter is not None) != self.slot.is_lora:
+            kinds = ("all weights", "adapters") if self.slot.is_lora else ("adapters", "all weights")
+            raise UserError(f"{address} holds {kinds[0]}, and this server trains {kinds[1]}")
+        state = self.new_state(adapter or Adapter(1, 1.0))
+        store.read(address, about, self.slot, state, optimizer=optimizer)
+        return state
+
+    def forward(self, state: TrainedState, sequences: list[list[int]], wanted: OfLogits) -> dict[str, Tensor]:
+        """Results of a function of the logits at every position of sequences: name -> (B, T, ...)."""
+        self.slot.hold(state)
+        outputs = self.strategy.forward(rows_of(sequences), {wanted})
+        assert outputs.of_logits is not None
+        return dict(outputs.of_logits)
+
+    @contextmanager
+    def sending(self, state: TrainedState) -> Iterator["Trainer"]:
+        """Hold a state while :meth:`weights` are read."""
+        self.slot.hold(state)
+        yield self
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Of the held state, with its adapter merged: :class:`corerl.contracts.workers.WeightSource`."""
+        return self.strategy.weights(self._sent_dtype)
+
+    def _backward(self, state: TrainedState, rows: Experience, objective: TinkerObjective) -> float:
+        numbers = cast(SteppedStrategy, self.strategy).accumulate(rows, objective)
+        self.slot.drop_gradients(state.adapter)
+        return numbers.parts["loss"]
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return cast(SteppedStrategy, self.strategy).optimizer
