@@ -1,11 +1,11 @@
 """Prompts: parquet rows through the chat template to token ids of a bounded length."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from corerl.contracts.config import DataConfig
-from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places
@@ -22,7 +22,7 @@ class Prompt:
         token_ids: the templated chat up to the response, at most ``data.max_prompt_length`` ids.
         messages: the chat.
         data_source, ground_truth, extra_info: of its row, for the scorer.
-        media: ``images`` and ``videos`` of its row, for the rollout backend.
+        media: ``images`` and ``videos`` of its row, for the rollout backend; TokenValues if the tokenizer processes them.
     """
 
     index: int
@@ -105,18 +105,32 @@ _Tokenized = tuple[PromptRecord, tuple[int, ...]]
 
 
 def _tokenize(
-    records: Sequence[PromptRecord], tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any], description: str
+    records: Sequence[PromptRecord], tokenizer: Any, template_kwargs: Mapping[str, Any], description: str
 ) -> list[_Tokenized]:
     tokenized: list[_Tokenized] = []
     for batch in batches(records, description):
-        texts = [
-            tokenizer.render(
-                record.messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs
-            )
-            for record in batch
-        ]
-        tokenized += zip(batch, map(tuple, tokenizer.encode(texts)), strict=True)
+        texts = [_render(record, tokenizer, template_kwargs) for record in batch]
+        plain = [text for record, text in zip(batch, texts, strict=True) if not _is_processed(record, tokenizer)]
+        ids = iter(tokenizer.encode(plain))
+        for record, text in zip(batch, texts, strict=True):
+            if _is_processed(record, tokenizer):
+                token_ids, media = tokenizer.encode_media(text, record.media, record.location)
+                tokenized.append((replace(record, media=media), tuple(token_ids)))
+            else:
+                tokenized.append((record, tuple(next(ids))))
     return tokenized
+
+
+def _is_processed(record: PromptRecord, tokenizer: Any) -> bool:
+    """The tokenizer makes columns of tokens of the record's media."""
+    return bool(record.media) and isinstance(tokenizer, MediaTokenizer)
+
+
+def _render(record: PromptRecord, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]) -> str:
+    messages: Sequence[Mapping[str, Any]] = record.messages
+    if isinstance(tokenizer, MediaTokenizer):
+        messages = tokenizer.place_media(messages, record.media, record.location)
+    return tokenizer.render(messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs)
 
 
 def _without_overlong(tokenized: list[_Tokenized], max_length: int, report: LoadReport) -> Iterator[_Tokenized]:
@@ -133,6 +147,11 @@ def _truncated(tokenized: list[_Tokenized], data: DataConfig, report: LoadReport
         return tokenized
     if data.truncation == "error":
         raise DataError(_too_long(overlong, data.max_prompt_length))
+    if uncut := next((record for record, _ in overlong if record.media), None):
+        raise DataError(
+            f"{uncut.location}: a prompt with {' and '.join(uncut.media)} is longer than data.max_prompt_length="
+            f"{data.max_prompt_length} tokens and cannot be cut: use data.filter_overlong_prompts=true"
+        )
     report.truncated = len(overlong)
     return [(record, truncate(ids, data.max_prompt_length, data.truncation)) for record, ids in tokenized]
 

@@ -34,6 +34,7 @@ class TorchOptions:
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of the engine hf with the same option (set by trainer.bitwise)"
     )
+    freeze_vision_tower: bool = option(False, "train the language model alone; for models that read images")
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )

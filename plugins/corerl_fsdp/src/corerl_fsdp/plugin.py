@@ -14,7 +14,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "torch",
         "corerl_fsdp.single_device:SingleDeviceStrategy",
         options="corerl_fsdp.options:TorchOptions",
-        replays=("experts", "kept_tokens", "top_log_probs"),
+        replays=("experts", "images", "kept_tokens", "top_log_probs"),
         read_checkpoint="corerl_fsdp.reading:read_single",
         summary="one device, CPU or CUDA; AdamW",
     )

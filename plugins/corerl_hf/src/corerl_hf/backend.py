@@ -21,6 +21,8 @@ from corerl_hf.sampling import Recorded
 from corerl_hf.weights import Weights
 from corerl_torch import bitwise
 from corerl_torch.loading import load_causal_lm
+from corerl_torch.media import ImageInputs, reads_images
+from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.routers import COLUMN, Routers
 
 MAX_PREFILL_TOKENS = {"cpu": 512, "cuda": 32768}
@@ -118,6 +120,7 @@ class HfBackend:
         self._routers = Routers(self._model) if COLUMN in rollout.record else None
         if self._routers:
             self._routers.record()
+        self._images = ImageInputs(self._model) if reads_images(self._model) else None
         self._weights = Weights(self._model, options.weight_rounding)
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
         self._version = 0
@@ -134,12 +137,15 @@ class HfBackend:
         """Generate; a cancelled call ends at its next token.
 
         Raises:
+            ModelError: a prompt has images, and the model reads text alone.
             RunError: a prompt is empty or has an id outside the vocabulary, or the weights are missing.
             NonFiniteError: the model gave a logit that is NaN or infinite.
         """
         self.health()
         for request in requests:
             request.check_prompt(self._vocabulary)
+            if request.media.get(IMAGES) is not None and self._images is None:
+                ImageInputs(self._model)  # raises
         call = _Call(requests, on_finished)
         self._calls.append(call)
         try:
@@ -254,6 +260,7 @@ class HfBackend:
                 aborted=joint.aborted,
                 recorded=self._recorded,
                 routers=self._routers,
+                images=self._images,
             )
             batch.bitwise = self._bitwise
             going = True
