@@ -180,7 +180,7 @@ def _distinct(batch: Experience) -> Tokens:
     tokens: Tokens = batch.input_ids.cpu().numpy().astype(np.int64)
     for row, images in enumerate(images_of_rows(batch.columns.get(IMAGES), len(tokens))):
         for image in images:
-            tokens[row, image.start] += int.from_bytes(image.digest[:7], "big") << 8
+            tokens[row, image.start] += int.from_bytes(image.digest[:8], "big") >> 2
     column = batch.columns.get(COLUMN)
     if column is None or not len(column.values):
         return tokens
