@@ -99,7 +99,9 @@ def test_log_probs_are_those_of_transformers(folder: Path, batch: Experience) ->
         ids = batch.input_ids[row : row + 1, :length]
         inputs: dict[str, Any] = {}
         if images:
-            content = [{"type": "image"} if part == "<image>" else {"type": "text", "text": part} for part in parts(text)]
+            content = [
+                {"type": "image"} if part == "<image>" else {"type": "text", "text": part} for part in parts(text)
+            ]
             rendered = processor.tokenizer.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
             )
@@ -141,9 +143,10 @@ def test_gradients_of_packed_rows_are_those_of_padded_ones(folder: Path, batch: 
 def test_rows_with_equal_tokens_and_other_images_share_nothing_but_what_precedes(batch: Experience) -> None:
     from corerl_torch.tries import Trie
 
-    assert batch.input_ids[0, : int(batch.prompt_lengths[0])].tolist() == batch.input_ids[
-        2, : int(batch.prompt_lengths[2])
-    ].tolist()
+    assert (
+        batch.input_ids[0, : int(batch.prompt_lengths[0])].tolist()
+        == batch.input_ids[2, : int(batch.prompt_lengths[2])].tolist()
+    )
     pair = batch.select(torch.tensor([0, 2]))
     first = int((pair.columns[COLUMN].counts[0] > 0).int().argmax())
     assert max(Trie.of(pair).shared) == first

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
     from corerl.contracts.config import ModelConfig
     from corerl_tools.prepare.contract import DatasetPreparer
     from corerl_vision.tokenizer import VisionTokenizer
@@ -23,6 +24,15 @@ def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
     register(
         "shapes",
         "corerl_vision.shapes:Shapes",
-        options="corerl_vision.shapes:ShapesOptions",
+        options="corerl_vision.options:ShapesOptions",
         summary="questions about coloured shapes, made here",
+    )
+
+
+@hookimpl
+def register_commands(register: "Register[Command]") -> None:
+    register(
+        "tiny-vision-model",
+        "corerl_vision.command:tiny_vision_model",
+        summary="Write a small random model that reads images.",
     )
