@@ -59,6 +59,11 @@ class TokenValues:
         own = self.cut(len(self) - tokens + missing, len(self))
         return TokenValues(own.values, np.concatenate([np.zeros(missing, np.int32), own.counts])) if missing else own
 
+    def joined(self, further: "TokenValues") -> "TokenValues":
+        """These values and those of further tokens, end to end."""
+        parts = [part.values for part in (self, further) if len(part.values)] or [self.values]
+        return TokenValues(np.concatenate(parts), np.concatenate([self.counts, further.counts]))
+
     def widened(self, tokens: int) -> "TokenValues":
         """The values with those of ``tokens`` further tokens, which have none."""
         return TokenValues(self.values, np.concatenate([self.counts, np.zeros(tokens, np.int32)]))

@@ -80,14 +80,18 @@ class MediaTokenizer(Protocol):
 
     def place_media(
         self, messages: Sequence[Mapping[str, Any]], media: Mapping[str, Any], location: object
-    ) -> list[dict[str, Any]]:
-        """The messages for the chat template, with a part for each ``<image>`` in their texts.
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Process the media, and put a reference to each in the place of its ``<image>`` in the texts.
 
         Args:
             media: column of the row -> content, as read; may be empty.
+            location: the place of the chat, for error messages; its folder has the files that a row may name.
+
+        Returns:
+            (messages with parts ``{"type": "image", "image": reference}``, column -> references).
 
         Raises:
-            DataError: there are more or fewer marks than media.
+            DataError: there are more or fewer marks than media, or one cannot be read.
         """
         ...
 
@@ -97,7 +101,7 @@ class MediaTokenizer(Protocol):
         """Token ids of a rendered text, and column (``images``) -> values of these tokens.
 
         Args:
-            location: the place of the chat, for error messages; its folder has the files that a row may name.
+            media: column -> references, in the order of the text; or contents of media.
             inside: the text is from the middle of a chat.
 
         Raises:

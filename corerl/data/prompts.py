@@ -22,7 +22,8 @@ class Prompt:
         token_ids: the templated chat up to the response, at most ``data.max_prompt_length`` ids.
         messages: the chat.
         data_source, ground_truth, extra_info: of its row, for the scorer.
-        media: ``images`` and ``videos`` of its row, for the rollout backend; TokenValues if the tokenizer processes them.
+        media: ``images`` and ``videos`` of its row, for the rollout backend; TokenValues of ``token_ids`` if the tokenizer
+            processes them.
     """
 
     index: int
@@ -105,32 +106,33 @@ _Tokenized = tuple[PromptRecord, tuple[int, ...]]
 
 
 def _tokenize(
-    records: Sequence[PromptRecord], tokenizer: Any, template_kwargs: Mapping[str, Any], description: str
+    records: Sequence[PromptRecord], tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any], description: str
 ) -> list[_Tokenized]:
     tokenized: list[_Tokenized] = []
     for batch in batches(records, description):
-        texts = [_render(record, tokenizer, template_kwargs) for record in batch]
-        plain = [text for record, text in zip(batch, texts, strict=True) if not _is_processed(record, tokenizer)]
-        ids = iter(tokenizer.encode(plain))
-        for record, text in zip(batch, texts, strict=True):
-            if _is_processed(record, tokenizer):
-                token_ids, media = tokenizer.encode_media(text, record.media, record.location)
-                tokenized.append((replace(record, media=media), tuple(token_ids)))
-            else:
-                tokenized.append((record, tuple(next(ids))))
+        if isinstance(tokenizer, MediaTokenizer):
+            batch = [_with_references(record, tokenizer) for record in batch]
+        texts = [
+            tokenizer.render(
+                record.messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs
+            )
+            for record in batch
+        ]
+        if isinstance(tokenizer, MediaTokenizer):
+            tokenized += [_with_columns(record, text, tokenizer) for record, text in zip(batch, texts, strict=True)]
+        else:
+            tokenized += zip(batch, map(tuple, tokenizer.encode(texts)), strict=True)
     return tokenized
 
 
-def _is_processed(record: PromptRecord, tokenizer: Any) -> bool:
-    """The tokenizer makes columns of tokens of the record's media."""
-    return bool(record.media) and isinstance(tokenizer, MediaTokenizer)
+def _with_references(record: PromptRecord, tokenizer: MediaTokenizer) -> PromptRecord:
+    messages, media = tokenizer.place_media(record.messages, record.media, record.location)
+    return replace(record, messages=messages, media=media)
 
 
-def _render(record: PromptRecord, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]) -> str:
-    messages: Sequence[Mapping[str, Any]] = record.messages
-    if isinstance(tokenizer, MediaTokenizer):
-        messages = tokenizer.place_media(messages, record.media, record.location)
-    return tokenizer.render(messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs)
+def _with_columns(record: PromptRecord, text: str, tokenizer: MediaTokenizer) -> _Tokenized:
+    token_ids, media = tokenizer.encode_media(text, record.media, record.location)
+    return replace(record, media=media), tuple(token_ids)
 
 
 def _without_overlong(tokenized: list[_Tokenized], max_length: int, report: LoadReport) -> Iterator[_Tokenized]:

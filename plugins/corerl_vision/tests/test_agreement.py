@@ -38,7 +38,7 @@ def folder(request: Any, model_folder: Any) -> Path:
 def encoded(folder: Path, text: str, images: list[Any]) -> tuple[list[int], Any]:
     tokenizer = tokenizer_of(folder)
     media = {COLUMN: images} if images else {}
-    messages = tokenizer.place_media([{"role": "user", "content": text}], media, "here")
+    messages, media = tokenizer.place_media([{"role": "user", "content": text}], media, "here")
     rendered = tokenizer.render(messages, "here", add_generation_prompt=True)
     return tokenizer.encode_media(rendered, media, "here")
 

@@ -139,7 +139,7 @@ class SingleDeviceStrategy:
             lora.write_adapter(folder, self.spec, adapters)
         else:
             self.model.save_pretrained(folder, state_dict=dict(self._weights(self.compute_dtype)))
-        load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
+        load_tokenizer(self.spec.model).save(folder)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """The rows of each micro-batch."""

@@ -57,9 +57,8 @@ class Processor:
             DataError: the processor refuses the image.
         """
         digest = hashlib.sha256(f"{self._identity} {image.size} ".encode() + image.tobytes()).digest()
-        path = media_store.path_of(digest)
-        if path.exists():
-            return Processed(digest, bytes(media_store.get(digest)["text"]).decode())
+        if media_store.path_of(digest).exists():
+            return self.stored(digest.hex(), where)
         try:
             arguments = self._hf._merge_kwargs(tokenizer_init_kwargs=self._tokenizer.init_kwargs)["images_kwargs"]
             features, [text] = self._hf._process_images([image], **{**arguments, "return_tensors": "np"})
@@ -71,6 +70,21 @@ class Processor:
         stored["text"] = np.frombuffer(text.encode(), np.uint8)
         media_store.put(digest, stored)
         return Processed(digest, text)
+
+    def stored(self, digest: str, where: str) -> Processed:
+        """A processed image by its digest in hexadecimal digits.
+
+        Raises:
+            DataError: it is no digest.
+            RunError: the store has no such image.
+        """
+        try:
+            key = bytes.fromhex(digest)
+        except ValueError:
+            key = b""
+        if len(key) != media_store.DIGEST_BYTES:
+            raise DataError(f"{where}: {digest[:80]!r} refers to no processed image")
+        return Processed(key, bytes(media_store.get(key)["text"]).decode())
 
     def _places(self, text: str) -> Any:
         """Places of the placeholders in the text of an image, behind the first one."""

@@ -10,13 +10,16 @@ import numpy as np
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.token_columns import TokenValues
-from corerl.data.report import Location
+from corerl.data import Location
 from corerl.errors import DataError
 from corerl_torch.media_store import COLUMN, DIGEST_BYTES, get
 from corerl_torch.media_store import PLACEHOLDERS as PLACES
 from corerl_torch.tokenizers import HFTokenizer, load_tokenizer
 from corerl_vision.images import open_image
 from corerl_vision.processing import Processed, Processor
+
+REFERENCE = "media:"
+"""begins the reference to a processed image; its digest follows"""
 
 MARK = "<image>"
 """stands for an image in the texts of a row, as in verl's data"""
@@ -39,12 +42,8 @@ class VisionTokenizer(HFTokenizer):
 
     def place_media(
         self, messages: Sequence[Mapping[str, Any]], media: Mapping[str, Any], location: object
-    ) -> list[dict[str, Any]]:
-        """The messages with ``{"type": "image"}`` for each mark in their texts.
-
-        Raises:
-            DataError: the numbers of marks and images differ.
-        """
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """See :meth:`corerl.contracts.tokenizers.MediaTokenizer.place_media`."""
         images = _images(media, location)
         marks = sum(map(_marks, messages))
         if marks != len(images):
@@ -52,11 +51,12 @@ class VisionTokenizer(HFTokenizer):
                 f"{location}: the prompt has {marks} {MARK} mark{'' if marks == 1 else 's'}, and the column '{COLUMN}' "
                 f"has {len(images)} image{'' if len(images) == 1 else 's'}: write one mark for each image"
             )
-        return (
-            [{**message, "content": _content(message["content"])} for message in messages]
-            if images
-            else [dict(message) for message in messages]
-        )
+        if not images:
+            return [dict(message) for message in messages], {}
+        processed = [self._processed(image, number, location) for number, image in enumerate(images)]
+        references = [REFERENCE + each.digest.hex() for each in processed]
+        left = iter(references)
+        return [{**each, "content": _content(each["content"], left)} for each in messages], {COLUMN: references}
 
     def encode_media(
         self, text: str, media: Mapping[str, Any], location: object, *, inside: bool = False
@@ -66,7 +66,9 @@ class VisionTokenizer(HFTokenizer):
         Raises:
             DataError: an image cannot be read, or the chat template has not written one mark for each image.
         """
-        images = _images(media, location)
+        images, encode = _images(media, location), self.encode_inside if inside else self.encode
+        if not images:
+            return encode([text])[0], {}
         processed = [self._processed(image, number, location) for number, image in enumerate(images)]
         parts = text.split(self.processor.mark)
         if len(parts) != len(images) + 1:
@@ -74,12 +76,14 @@ class VisionTokenizer(HFTokenizer):
                 f"{location}: the rendered prompt has {len(parts) - 1} times {self.processor.mark}, for {len(images)} "
                 "images: the chat template must write it once for an image, and the texts must not contain it"
             )
-        texts = [part for pair in zip(parts, [each.text for each in processed] + [""], strict=True) for part in pair]
-        [ids] = (self.encode_inside if inside else self.encode)(["".join(texts)])
-        return ids, {COLUMN: self._column(ids, processed, location)} if images else {}
+        texts = [part for pair in zip(parts, [*(each.text for each in processed), ""], strict=True) for part in pair]
+        [ids] = encode(["".join(texts)])
+        return ids, {COLUMN: self._column(ids, processed, location)}
 
     def _processed(self, image: Any, number: int, location: object) -> Processed:
         where = f"{location}, column '{COLUMN}', image {number}"
+        if isinstance(image, str) and image.startswith(REFERENCE):
+            return self.processor.stored(image.removeprefix(REFERENCE), where)
         folder = Path(location.file).expanduser().parent if isinstance(location, Location) else None
         return self.processor.process(open_image(image, where, folder), where)
 
@@ -132,18 +136,24 @@ def _marks(message: Mapping[str, Any]) -> int:
     return sum(part["type"] == "image" or str(part.get("text", "")).count(MARK) for part in content)
 
 
-def _content(content: Any) -> Any:
-    """A text with marks as parts; parts of text with marks are divided."""
+def _content(content: Any, references: Iterator[str]) -> Any:
+    """A text with marks as parts, with references; parts of text with marks are divided."""
     if isinstance(content, str):
-        return list(_parts(content)) if MARK in content else content
-    return [each for part in content for each in (_parts(part["text"]) if part["type"] == "text" else [part])]
+        return list(_parts(content, references)) if MARK in content else content
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        if part["type"] == "image":
+            parts.append({"type": "image", "image": next(references)})
+        else:
+            parts += _parts(part["text"], references) if part["type"] == "text" else [part]
+    return parts
 
 
-def _parts(text: str) -> Iterator[dict[str, Any]]:
+def _parts(text: str, references: Iterator[str]) -> Iterator[dict[str, Any]]:
     first, *others = text.split(MARK)
     if first:
         yield {"type": "text", "text": first}
     for other in others:
-        yield {"type": "image"}
+        yield {"type": "image", "image": next(references)}
         if other:
             yield {"type": "text", "text": other}
