@@ -12,6 +12,7 @@ from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.token_columns import TokenValues
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl_hf.batching import plan_batches
@@ -144,7 +145,7 @@ class HfBackend:
         self.health()
         for request in requests:
             request.check_prompt(self._vocabulary)
-            if request.media.get(IMAGES) is not None and self._images is None:
+            if isinstance(request.media.get(IMAGES), TokenValues) and self._images is None:
                 ImageInputs(self._model)  # raises
         call = _Call(requests, on_finished)
         self._calls.append(call)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from corerl.contracts.rollout_backends import GenerationRequest
+from corerl.contracts.token_columns import TokenValues
 from corerl_torch.media import Image, images_of
 from corerl_torch.media_store import COLUMN
 
@@ -30,7 +31,8 @@ class Prompt(NamedTuple):
 
 def prompt_of(request: GenerationRequest) -> Prompt:
     """The prompt of a request; equal prompts are equal."""
-    return Prompt(tuple(request.prompt_ids), images_of(request.media.get(COLUMN)))
+    images = request.media.get(COLUMN)
+    return Prompt(tuple(request.prompt_ids), images_of(images) if isinstance(images, TokenValues) else ())
 
 
 def plan_batches(requests: Sequence[GenerationRequest], max_batch_size: int) -> list[list[Row]]:

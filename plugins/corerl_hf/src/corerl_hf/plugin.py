@@ -15,7 +15,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "hf",
         "corerl_hf.backend:HfBackend",
         options="corerl_hf.options:HfOptions",
-        media=("images",),
+        columns=("images",),
         records=("experts", "kept_tokens", "top_log_probs"),
         summary="transformers in this process: batched sampling with a KV cache, on the CPU or one GPU",
     )
