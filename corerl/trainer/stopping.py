@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -37,10 +38,13 @@ class Stopping:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
+        report = sys.unraisablehook
+        sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, Stopped) else report(lost)  # see check()
         before = {number: signal.signal(number, self._hear) for number in SIGNALS}
         try:
             yield self
         finally:
+            sys.unraisablehook = report
             for number, handler in before.items():
                 signal.signal(number, handler)
 

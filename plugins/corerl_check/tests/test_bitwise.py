@@ -28,7 +28,8 @@ def test_nothing_is_set_without_the_key():
 @pytest.mark.parametrize(
     ("sections", "named"),
     [
-        ({"rollout": {"name": "vllm"}}, "rollout.name=vllm cannot"),
+        ({"rollout": {"name": "vllm", "options": {"bitwise": False}}}, "rollout.name=vllm cannot"),
+        ({"rollout": {"name": "vllm", "tensor_model_parallel_size": 2}}, "tensor_model_parallel_size=2"),
         ({"rollout": {"name": "sglang"}}, "rollout.name=sglang cannot"),
         ({"actor": {"strategy": "megatron"}}, "actor.strategy=megatron cannot"),
         ({"rollout": {"options": {"bitwise": False}}}, "its option bitwise is off"),

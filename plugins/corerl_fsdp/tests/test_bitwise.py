@@ -18,12 +18,13 @@ from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 from corerl_torch import bitwise
-from corerl_torch.bitwise_attention import attention
+from corerl_torch.bitwise import attention
+from corerl_torch.invariant import on_cpu
 from corerl_torch.supervised import SupervisedObjective
 
 TEMPERATURE = 0.7
 CUT = MicroBatching(max_tokens=150)
-UPDATES = 3
+UPDATES = 2
 
 
 @pytest.fixture
@@ -83,14 +84,15 @@ def difference(one, experience):
 
 
 @pytest.mark.parametrize("name", ["torch", "fsdp"])
-def test_log_probs_of_engine_and_strategy_are_equal_after_updates_and_in_any_batch(model_dir, name, threads):
+def test_log_probs_of_engine_and_strategy_are_equal_after_updates_and_in_any_batch(request, model_dir, name, threads):
+    shown = "[qwen3-" in request.node.name  # with threads that wait for each other, on busy processors, it takes long
     chance, packed = random.Random(5), strategy(model_dir, name)
     padded = strategy(model_dir, packed=False, cut=MicroBatching(max_sequences=5))
     engines = engine(model_dir), engine(model_dir, max_batch_size=5, max_prefill_tokens=16)
     for update in range(UPDATES):
         weights = {each: tensor.clone() for each, tensor in packed.weights()}
         padded.model.load_state_dict(weights, strict=False)
-        for generating, computing in ((1, 2), (2, 1)):
+        for generating, computing in ((1, 2), (2, 1)) if shown else ((1, 1),):
             threads(generating)
             backend = engines[update % 2]
             backend.update_weights(iter(weights.items()), update)
@@ -137,12 +139,12 @@ def test_attention_is_that_of_torch_with_padding_on_the_left():
     torch.testing.assert_close(ours[1, 41:], theirs[1, 41:])
 
 
-@pytest.mark.parametrize("function", [bitwise.silu, bitwise.gelu_tanh])
+@pytest.mark.parametrize("function", [on_cpu.silu, on_cpu.gelu_tanh])
 def test_activations_are_those_of_torch_and_the_same_at_any_place(function):
     torch.manual_seed(0)
     numbers = 3 * torch.randn(4097)
     whole = function(numbers)
-    theirs = torch.nn.functional.silu if function is bitwise.silu else bitwise_gelu
+    theirs = torch.nn.functional.silu if function is on_cpu.silu else bitwise_gelu
     torch.testing.assert_close(whole, theirs(numbers))
     assert all(torch.equal(function(numbers[start : start + 7]), whole[start : start + 7]) for start in range(500))
 
@@ -160,8 +162,12 @@ def test_a_model_that_rounds_otherwise_is_refused(changes, named):
 
 
 def test_other_devices_and_compiled_models_are_refused(model_dir):
-    with pytest.raises(ConfigError, match=r"needs actor\.device=cpu"):
+    with pytest.raises(ConfigError, match=r"needs actor\.device=cpu or cuda"):
+        bitwise.check(ModelConfig(path="x", dtype="fp32"), "mps")
+    with pytest.raises(ConfigError, match="on a GPU: it needs bf16"):
         bitwise.check(ModelConfig(path="x", dtype="fp32"), "cuda")
+    with pytest.raises(ConfigError, match="use_remove_padding=false on a GPU"):
+        bitwise.check(ModelConfig(path="x", dtype="bf16"), "cuda", packed=False)
     with pytest.raises(ConfigError, match="compile"):
         strategy(model_dir, compile=True)
 
@@ -175,4 +181,4 @@ def test_a_part_without_an_invariant_version_is_refused_by_name():
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), Experts())
     with pytest.raises(ConfigError, match="Experts"):
         for module in model.modules():
-            bitwise._replace(module)
+            bitwise._replace(module, on_cpu)

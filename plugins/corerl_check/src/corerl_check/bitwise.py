@@ -13,11 +13,14 @@ from corerl_check.aliases import MISSING, at
 KEY = "trainer.bitwise"
 
 PARTS = (
-    ("rollout.options", "hf", ("hf",)),
+    ("rollout.options", "hf", ("hf", "vllm")),
     ("actor.strategy", "torch", ("torch", "fsdp")),
     ("critic.strategy", "", ("torch", "fsdp")),
 )
 """section of the option, default of the name, names of parts with the option"""
+
+ON_GPU = ("vllm", "fsdp")
+"""parts that compute on a GPU as they do on the CPU: by operations of their own, in the dtype of ``model.dtype``"""
 
 
 def with_options(values: dict[str, Any]) -> dict[str, Any]:
@@ -46,16 +49,20 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[ConfigError]:
     ]
     if parts.critic_strategy is not None:
         selected.append(("critic.strategy", parts.critic_strategy))
+    device = resolve_device(config.actor.device)
     for key, part in selected:
-        if getattr(part.options, "bitwise", None) is not True:
+        off = getattr(part.options, "bitwise", None) is not True
+        if off or (device == "cuda" and part.entry.name not in ON_GPU):
             yield ConfigError(
                 KEY,
-                f"{key}={part.entry.name} cannot give bit-equal log-probs, or its option bitwise is off: "
-                "rollout.name=hf with actor.strategy=torch or fsdp can, on the CPU",
+                f"{key}={part.entry.name} cannot give bit-equal log-probs on {device}, or its option bitwise is off: "
+                "on the CPU rollout.name=hf or vllm with actor.strategy=torch or fsdp can, on a GPU vllm with fsdp",
             )
+    if (split := config.rollout.tensor_model_parallel_size) > 1:
+        yield ConfigError(KEY, f"rollout.tensor_model_parallel_size={split} sums over GPUs in another order: set 1")
     if config.rollout.record:
         yield ConfigError(KEY, f"log-probs with rollout.record={config.rollout.record} have other bits: record nothing")
     try:
-        bitwise.check(config.model, resolve_device(config.actor.device))
+        bitwise.check(config.model, device)
     except ConfigError as error:
         yield error

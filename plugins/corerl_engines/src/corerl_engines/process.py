@@ -26,7 +26,8 @@ from corerl_engines.liveness import Patience, Silence
 from corerl_engines.log import EngineLog, default_folder
 from corerl_engines.remote import ending, frames
 
-DIGEST = Path(corerl_torch.__file__).parent / "weights" / "digest.py"
+SHARED = Path(corerl_torch.__file__).parent
+"""holds the digests of weights and the invariant operations, which an engine's process reads too"""
 """module that needs only torch"""
 
 ENDING_SECONDS = ending.GRACE + 1.0
@@ -147,10 +148,11 @@ class EngineProcess:
         self._send(frames.pack({"library": kind.name, "adaptor": f"{kind.package.name}.adaptor", **settings}))
 
     def _link_modules(self) -> None:
-        """Make the package ``corerl_engine`` of the process: ``remote``, and the digests of weights."""
+        """Make the package ``corerl_engine`` of the process: ``remote``, and the shared modules."""
         package = self._folder / "corerl_engine"
         package.mkdir()
-        for module in [*Path(remote.__file__).parent.glob("*.py"), DIGEST]:
+        shared = [SHARED / "weights" / "digest.py", SHARED / "invariant"]
+        for module in [*Path(remote.__file__).parent.glob("*.py"), *shared]:
             (package / module.name).symlink_to(module)
 
     @property

@@ -85,6 +85,7 @@ class TokenModel(torch.nn.Module):
             self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
         self.compiled, self.sequence = compiled, sequence
+        self.exact_logits = bitwise and spec.device == "cuda"
         if compiled:
             for layer in decoder_layers(model):
                 layer.forward = torch.compile(layer.forward, dynamic=True)
@@ -95,8 +96,9 @@ class TokenModel(torch.nn.Module):
                 compiled=compiled,
                 ranks_share_rows=sequence is not None,
                 shares_prefixes=self.shares_prefixes,
+                packed=use_remove_padding,
             )
-            invariant.use(model)
+            invariant.use(model, spec.device)
         elif use_remove_padding:
             by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
             packed_attention.use(
@@ -200,7 +202,8 @@ class TokenModel(torch.nn.Module):
 
     def _head(self, hidden: Tensor, answer: type) -> Tensor:
         """(N, V) logits of the hidden states (N, K), with all operations of the model after its body."""
-        return logits_of(self.model, hidden, answer)
+        logits = logits_of(self.model, hidden, answer)
+        return logits.float() if self.exact_logits else logits  # log-softmax of another dtype sums in another order
 
 
 def decoder_layers(model: Any) -> list[Any]:

@@ -117,7 +117,7 @@ class HfBackend:
         self._bitwise = options.bitwise
         if options.bitwise:
             bitwise.check(model, device)
-            bitwise.use(self._model)
+            bitwise.use(self._model, device)
         self._routers = Routers(self._model) if COLUMN in rollout.record else None
         if self._routers:
             self._routers.record()

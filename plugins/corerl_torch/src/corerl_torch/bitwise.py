@@ -1,30 +1,43 @@
-"""Operations whose result for a token depends on the token and its prefix alone, bit for bit, on the CPU in float32.
+"""``bitwise``: log-probs of a strategy that equal those of an engine, to the last bit.
 
-BLAS selects kernels by the number of rows, so a matrix product of one token (decoding) and of a whole batch (training)
-differ in their last bits. Here every product has one shape, ``ROWS`` rows, padded with zeros, and sums over keys have
-one order. Elementwise functions that torch rounds differently in vectors and in their remainders are composed of exact
-ones. The functions apply in generation, old log-probs and updates alike.
+Both replace the operations of the model by those of :mod:`corerl_torch.invariant`, whose result for a token depends on
+the token and its prefix alone. They apply in generation, old log-probs and updates alike.
 """
 
+import copy
 import functools
-import math
+import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
-from corerl_torch.bitwise_attention import NAME, attention, keep_mask
+from corerl_torch.invariant import on_cpu
 
-ROWS = 16
-"""rows of every matrix product"""
+NAME = "corerl_bitwise"
 
-ALIGNMENT = 64
-"""bytes; kernels of other alignments may sum in another order"""
+KEY = "trainer.bitwise"
+
+ACTIVATIONS = {
+    "SiLU": "silu",
+    "SiLUActivation": "silu",
+    "GELUTanh": "gelu_tanh",
+    "PytorchGELUTanh": "gelu_tanh",
+}
+"""class of a module to the name of the invariant function"""
+
+ROW_BY_ROW = ("Embedding", "ReLU", "Dropout", "Identity")
+"""ends of names of modules that compute each row by itself"""
+
+ALSO_ON_CPU = ("RMSNorm", "LayerNorm")
+
+WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+"""cuBLAS then gives the same bits in each run, which torch's deterministic mode requires"""
 
 
 def check(
@@ -34,22 +47,35 @@ def check(
     compiled: bool = False,
     ranks_share_rows: bool = False,
     shares_prefixes: bool = False,
+    packed: bool = True,
 ) -> None:
     """Raise ConfigError for a device, dtype or option without such operations."""
+    dtype = compute_dtype(model, device)
     for wrong, what in (
-        (device != "cpu", f"the device {device}: it needs actor.device=cpu"),
-        (compute_dtype(model, device) != torch.float32, f"model.dtype={model.dtype}: it needs fp32"),
+        (device not in ("cpu", "cuda"), f"the device {device}: it needs actor.device=cpu or cuda"),
+        (device == "cpu" and dtype != torch.float32, f"model.dtype={model.dtype} on the CPU: it needs fp32"),
+        (device == "cuda" and dtype == torch.float32, f"model.dtype={model.dtype} on a GPU: it needs bf16"),
         (model.lora_rank > 0, "model.lora_rank: the engine gets merged weights, whose products round differently"),
         (compiled, "the strategy's option compile, which rounds differently"),
         (shares_prefixes, "the strategy's option share_prefixes"),
         (ranks_share_rows, "the strategy's option ulysses_sequence_parallel_size"),
+        (device == "cuda" and not packed, "the strategy's option use_remove_padding=false on a GPU"),
     ):
         if wrong:
-            raise ConfigError("trainer.bitwise", f"is not possible with {what}")
+            raise ConfigError(KEY, f"is not possible with {what}")
 
 
-def use(model: Any) -> None:
-    """Replace the operations of a transformers model, in place.
+def operations(device: str) -> ModuleType:
+    """The module of invariant operations of a device; that of CUDA needs triton."""
+    if device == "cpu":
+        return on_cpu
+    from corerl_torch.invariant import on_cuda
+
+    return on_cuda
+
+
+def use(model: Any, device: str) -> None:
+    """Replace the operations of a transformers model, in place; on CUDA, torch becomes deterministic.
 
     Raises:
         ConfigError: a part of the model is not known to be invariant, such as a router of experts or a convolution.
@@ -59,85 +85,105 @@ def use(model: Any) -> None:
     config = model.config.get_text_config()
     softcap = getattr(config, "attn_logit_softcapping", None)
     if softcap or any("full" not in kind for kind in getattr(config, "layer_types", None) or ()):
-        raise ConfigError("trainer.bitwise", f"the attention of {type(model).__name__} is not the plain causal one")
+        raise ConfigError(KEY, f"the attention of {type(model).__name__} is not the plain causal one")
+    if device == "cuda":
+        if config.vocab_size % 4:
+            raise ConfigError(KEY, f"a vocabulary of {config.vocab_size} tokens, no multiple of 4, on a GPU")
+        os.environ.setdefault(*WORKSPACE)
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    invariant = operations(device)
     for module in model.modules():
-        _replace(module)
+        _replace(module, invariant)
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, keep_mask)
     model.set_attn_implementation(NAME)
 
 
-def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``torch.nn.functional.linear`` in blocks of ``ROWS`` rows."""
-    apply: Any = _Linear.apply
-    product: Tensor = apply(hidden, weight)
-    return product if bias is None else product + bias
+def keep_mask(*arguments: Any, attention_mask: Tensor | None = None, **others: Any) -> Tensor | None:
+    """The (rows, columns) mask itself, true on tokens: it gives the first column of each row."""
+    return attention_mask
 
 
-def silu(hidden: Tensor) -> Tensor:
-    """``x / (1 + exp(-x))``: torch's own function rounds differently at the end of a tensor."""
-    return hidden / (1 + torch.exp(-hidden))
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int = 0,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """As transformers calls it.
+
+    Args:
+        query: (rows, heads, queries, head size), of the last columns; key and value may have fewer heads.
+        attention_mask: (rows, columns) bool, false on padding on the left; None: no padding there.
+        cu_seq_lens_q, max_length_q: (packed rows + 1,) starts of the rows that are packed into one, and the end; tokens
+            of the longest.
+
+    Returns:
+        (rows, queries, heads, head size).
+    """
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if query.is_cuda:
+        assert cu_seq_lens_q is not None, "rows are packed on CUDA"
+        plain = functools.partial(_plain, bounds=cu_seq_lens_q, longest=max_length_q, scale=scale)
+        on_cuda = operations("cuda")
+        return on_cuda.packed_attention(query, key, value, cu_seq_lens_q, max_length_q, scale, plain), None
+    if cu_seq_lens_q is not None:
+        return on_cpu.packed_attention(query, key, value, cu_seq_lens_q, scale).transpose(1, 2), None
+    first = None if attention_mask is None else attention_mask.to(torch.int8).argmax(dim=1)
+    return on_cpu.padded_attention(query, key, value, first, scale).transpose(1, 2), None
 
 
-def gelu_tanh(hidden: Tensor) -> Tensor:
-    """The tanh approximation of GELU, from products and ``torch.tanh``."""
-    cubic = hidden + 0.044715 * (hidden * hidden * hidden)
-    return hidden * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * cubic))
+def _plain(query: Tensor, key: Tensor, value: Tensor, *, bounds: Tensor, longest: int, scale: float) -> Tensor:
+    from corerl_torch import packed_attention
+
+    packed_attention.find_kernel()
+    return packed_attention.packed_attention(
+        torch.nn.Module(), query, key, value, None, cu_seq_lens_q=bounds, max_length_q=longest, scaling=scale
+    )[0]
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "SiLU": silu,
-    "SiLUActivation": silu,
-    "GELUTanh": gelu_tanh,
-    "PytorchGELUTanh": gelu_tanh,
-}
-
-ROW_BY_ROW = ("Embedding", "RMSNorm", "LayerNorm", "ReLU", "Dropout", "Identity")
-"""ends of names of modules that compute each row by itself"""
-
-
-def _replace(module: torch.nn.Module) -> None:
+def _replace(module: torch.nn.Module, invariant: ModuleType) -> None:
     name = type(module).__name__
     if type(module) is torch.nn.Linear:
-        module.forward = functools.partial(_forward_linear, module)  # type: ignore[method-assign]
+        module.forward = functools.partial(_forward_linear, module, invariant.linear)  # type: ignore[method-assign]
     elif name in ACTIVATIONS:
-        module.forward = ACTIVATIONS[name]
+        module.forward = getattr(invariant, ACTIVATIONS[name])
+    elif name.endswith(ALSO_ON_CPU) and invariant is on_cpu:
+        return
+    elif name.endswith("RMSNorm") and _is_plain_norm(module):
+        module.forward = functools.partial(_forward_norm, module, invariant.rms_norm)  # type: ignore[method-assign]
     elif not name.endswith(ROW_BY_ROW) and (
         "Activation" in name or "GELU" in name or next(module.parameters(recurse=False), None) is not None
     ):
-        raise ConfigError(
-            "trainer.bitwise", f"{name} of this model has no version whose bits are those of a token alone"
-        )
+        raise ConfigError(KEY, f"{name} of this model has no version whose bits are those of a token alone")
 
 
-def _forward_linear(module: torch.nn.Linear, hidden: Tensor) -> Tensor:
+def _forward_linear(module: torch.nn.Linear, linear: Callable[..., Tensor], hidden: Tensor) -> Tensor:
     return linear(hidden, module.weight, module.bias)
 
 
-class _Linear(torch.autograd.Function):
-    """Blocks in the forward pass only: gradients need the same bits in the same batch, not in any batch."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(hidden, weight)
-        rows = hidden.reshape(-1, hidden.shape[-1])
-        blocks = -(-len(rows) // ROWS)
-        padded = pad(rows, (0, 0, 0, blocks * ROWS - len(rows))).view(blocks, ROWS, -1)
-        products = torch.bmm(aligned(padded), aligned(weight).t().expand(blocks, -1, -1))
-        return products.view(blocks * ROWS, -1)[: len(rows)].view(*hidden.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        hidden, weight = ctx.saved_tensors
-        by_hidden, by_weight = ctx.needs_input_grad
-        rows = gradients[0].reshape(-1, len(weight))
-        return (
-            (rows @ weight).view(hidden.shape) if by_hidden else None,
-            rows.t() @ hidden.reshape(-1, hidden.shape[-1]) if by_weight else None,
-        )
+def _forward_norm(module: Any, rms_norm: Callable[..., Tensor], hidden: Tensor) -> Tensor:
+    return rms_norm(hidden, module.weight, eps_of(module))
 
 
-def aligned(tensor: Tensor) -> Tensor:
-    """The tensor, contiguous, at an address that torch itself would give it."""
-    tensor = tensor.contiguous()
-    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
+def eps_of(norm: Any) -> float:
+    """The small constant of a norm of transformers."""
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+
+
+def _is_plain_norm(norm: Any) -> bool:
+    """Whether the module multiplies by its weight, and not by a function of the weight."""
+    if not hasattr(norm, "weight") or not (hasattr(norm, "variance_epsilon") or hasattr(norm, "eps")):
+        return False
+    copied = copy.copy(norm)
+    copied._parameters = {"weight": torch.nn.Parameter(torch.linspace(0.5, 2.0, norm.weight.numel()))}
+    hidden = torch.linspace(-1.0, 3.0, 2 * norm.weight.numel()).view(2, -1)
+    expected = on_cpu.rms_norm(hidden, copied.weight, eps_of(norm))
+    return torch.allclose(copied(hidden), expected, atol=1e-5)

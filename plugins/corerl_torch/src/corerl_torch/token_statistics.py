@@ -34,7 +34,7 @@ def log_distribution(logits: Tensor, temperature: float, kept: Tensor | None = N
     if kept is not None:
         logits = logits.masked_fill(~kept, -torch.inf)
     if temperature != 1.0:
-        logits = logits.float() / temperature
+        logits = logits.float() / logits.new_full((), temperature, dtype=torch.float32)  # exact, also on CUDA
     return torch.log_softmax(logits, dim=-1, dtype=torch.float32)
 
 

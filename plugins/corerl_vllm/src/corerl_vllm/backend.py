@@ -15,6 +15,7 @@ from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_argum
 from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
+from corerl_torch import bitwise
 from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
 
@@ -28,6 +29,7 @@ OURS = (
     "logprobs_mode",
     "enable_sleep_mode",
     "enable_return_routed_experts",
+    "model_impl",
 )
 """engine arguments that users cannot set"""
 
@@ -76,6 +78,7 @@ class VllmBackend(EngineBackend):
             "replicas": options.engines,
             "preloaded": PRELOADED if device == "cuda" else (),
             "experts": recorded_experts(model, rollout),
+            "bitwise": options.bitwise,
         }
         environment = engine_environment(model, options, device)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -109,6 +112,9 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         arguments["max_logprobs"] = max(20, rollout.top_k, rollout.val_kwargs.top_k, rollout.top_log_probs)
     if COLUMN in rollout.record:
         arguments["enable_return_routed_experts"] = True
+    if options.bitwise:
+        bitwise.check(model, device)
+        arguments |= {"model_impl": "transformers", "enforce_eager": True}
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":
@@ -132,6 +138,8 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults["HF_HUB_OFFLINE"] = "1"
     if compute_dtype(model, device) is torch.float32:
         defaults |= FLOAT32_VARIABLES
+    if options.bitwise:
+        defaults[corerl_vllm_engine.BITWISE] = "1"
     if "distributed_executor_backend" not in options.engine_args:
         defaults |= LOOPBACK_VARIABLES
     if device == "cpu":

@@ -28,6 +28,9 @@ class VllmOptions(EngineOptions):
         "auto: two if one is bound by its processor and both fit",
         ge=1,
     )
+    bitwise: bool = option(
+        False, "log-probs equal, bit for bit, to those of a strategy with the same option (set by trainer.bitwise)"
+    )
     sleep_level: Literal[1, 2] = option(2, "on cuda, weights during sleep: 1: kept in main memory, 2: dropped")
 
     @property

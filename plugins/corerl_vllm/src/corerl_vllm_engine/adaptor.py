@@ -45,7 +45,9 @@ def _engine(config: Any) -> Any:
 
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     recording = Recording(settings["record"], settings["top_log_probs"])
-    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=(recording.keeps,))
+    devices: list[list[str]] = await engine.collective_rpc(
+        "corerl_prepare", args=(recording.keeps, settings["bitwise"])
+    )
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     return VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
 

@@ -9,7 +9,9 @@ from corerl_engine.digest import digests
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from corerl_vllm_engine import log_probs
+from corerl_vllm_engine import invariant, log_probs
+
+invariant.keep_plain_weights()  # vLLM imports this module before it loads the model
 
 AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 """methods of layers that, on CUDA, use their weights unchanged"""
@@ -22,12 +24,15 @@ class Worker:
     vllm_config: Any
     device: Any
 
-    def corerl_prepare(self, keeps: bool) -> list[str]:
+    def corerl_prepare(self, keeps: bool, bitwise: bool = False) -> list[str]:
         """Prepare the worker once, after the start; returns the CUDA devices that this worker sees.
 
         Args:
             keeps: the kept tokens are recorded.
+            bitwise: the model computes with invariant operations.
         """
+        if bitwise:
+            invariant.use(self._corerl_model(), self.device.type)
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             log_probs.prepare(sampler, keeps)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
