@@ -22,7 +22,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "fsdp",
         "corerl_fsdp.fsdp:FsdpStrategy",
         options="corerl_fsdp.options:FsdpOptions",
-        replays=("experts", "kept_tokens", "top_log_probs"),
+        replays=("experts", "images", "kept_tokens", "top_log_probs"),
         distributed=True,
         read_checkpoint="corerl_fsdp.reading:read_sharded",
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",

@@ -45,6 +45,7 @@ class TokenModel(torch.nn.Module):
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
         bitwise: the operations of :mod:`corerl_torch.bitwise`.
+        sharded: several ranks hold shares of the weights, and compute each module together.
 
     Raises:
         ConfigError: the model or its attention cannot keep packed rows apart, or cannot share prefixes.
@@ -61,12 +62,13 @@ class TokenModel(torch.nn.Module):
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
         bitwise: bool = False,
+        sharded: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.head = spec.head
         self.replay = Replay.of(model, spec)
-        self.images = ImageInputs(model) if reads_images(model) else None
+        self.images = ImageInputs(model, every_pass=sharded) if reads_images(model) else None
         self.temperature = spec.temperature
         self.shares_prefixes = tries.shares(
             False if bitwise and share_prefixes is None else share_prefixes,

@@ -80,12 +80,14 @@ class ImageInputs:
 
     Args:
         model: of transformers.
+        every_pass: the tower runs in passes without images too, since other ranks hold shares of its weights.
 
     Raises:
+        ConfigError: with ``every_pass``, no empty image of the family is known.
         ModelError: the model has no vision tower.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, every_pass: bool = False) -> None:
         if not reads_images(model):
             raise ModelError(f"model.path: {type(model).__name__} reads text alone, and a prompt has images")
         self.body = model.base_model
@@ -93,6 +95,7 @@ class ImageInputs:
         self._names = {name for name in names if name != "kwargs"}
         self._masks = "video_features" in inspect.signature(self.body.get_placeholder_mask).parameters
         self._takes_types = "token_type_ids" in inspect.signature(self.body.forward).parameters
+        self._blank = self._blank_features() if every_pass else None
 
     @property
     def has_own_positions(self) -> bool:
@@ -128,22 +131,39 @@ class ImageInputs:
             shape: of the input ids.
             images: each with the places of its tokens in the flattened input ids, (n,) int64; any order.
         """
-        if not images:
-            yield self._types(torch.zeros(*shape, dtype=torch.bool, device=self.body.device))
+        mask = torch.zeros(shape[0] * shape[1], dtype=torch.bool)
+        if not images and self._blank is None:
+            yield self._types(mask.view(*shape).to(self.body.device))
             return
         ordered = sorted(images, key=lambda each: int(each[1][0]))
-        mask = torch.zeros(shape[0] * shape[1], dtype=torch.bool)
-        mask[torch.cat([places.cpu() for _, places in ordered])] = True
+        for _, places in ordered:
+            mask[places.cpu()] = True
         mask = mask.view(*shape).to(self.body.device)
-        features = self._features([image.digest for image, _ in ordered])
+        features = self._features([image.digest for image, _ in ordered]) if images else self._blank
+        assert features is not None
         compute, marked = self.body.get_image_features, mask.unsqueeze(-1)
+        keep = (lambda outputs: outputs) if images else _emptied
         # pass no argument of the decoder's attention to the tower, and take places from the column
-        self.body.get_image_features = lambda *_, **__: compute(**features, return_dict=True)
+        self.body.get_image_features = lambda *_, **__: keep(compute(**features, return_dict=True))
         self.body.get_placeholder_mask = functools.partial(_masks, marked, pair=self._masks)
         try:
             yield {"pixel_values": features["pixel_values"], **self._types(mask)}
         finally:
             del self.body.get_image_features, self.body.get_placeholder_mask
+
+    def _blank_features(self) -> dict[str, Tensor]:
+        """A black image of one token."""
+        vision = self.body.config.vision_config
+        if "image_grid_thw" not in self._names or not isinstance(vision.patch_size, int):
+            raise ConfigError(
+                "actor.strategy",
+                f"a model of the family {self.body.config.model_type} that reads images runs on one rank alone",
+            )
+        side, channels = vision.spatial_merge_size, getattr(vision, "in_channels", 3)
+        width = channels * vision.temporal_patch_size * vision.patch_size**2
+        device = torch.device("cpu") if self.body.device.type == "meta" else self.body.device
+        pixels = torch.zeros(side * side, width, device=device)
+        return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]], device=device)}
 
     def _types(self, mask: Tensor) -> dict[str, Tensor]:
         return {"token_type_ids": mask.long()} if self._takes_types else {}
@@ -173,6 +193,18 @@ def _below(parts: Sequence[Tensor]) -> Tensor:
         missing = [(0, size - own) for size, own in zip(sizes, part.shape[1:], strict=True)]
         filled.append(torch.nn.functional.pad(part, [each for pair in reversed(missing) for each in pair]))
     return torch.cat(filled)
+
+
+def _emptied(outputs: Any) -> Any:
+    """The outputs of a tower without their rows; gradients of 0 still pass through the tower."""
+    for name in ("pooler_output", "deepstack_features"):
+        if (given := getattr(outputs, name, None)) is not None:
+            setattr(outputs, name, _without_rows(given))
+    return outputs
+
+
+def _without_rows(values: Any) -> Any:
+    return values[:0] if isinstance(values, Tensor) else [_without_rows(each) for each in values]
 
 
 def _masks(mask: Tensor, *arguments: Any, pair: bool, image_features: Any = None, **others: Any) -> Any:
