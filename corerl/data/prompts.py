@@ -22,8 +22,8 @@ class Prompt:
         token_ids: the templated chat up to the response, at most ``data.max_prompt_length`` ids.
         messages: the chat.
         data_source, ground_truth, extra_info: of its row, for the scorer.
-        media: ``images`` and ``videos`` of its row, for the rollout backend; TokenValues of ``token_ids`` if the tokenizer
-            processes them.
+        media: ``images`` and ``videos`` of its row, for the rollout backend; TokenValues of ``token_ids`` if the
+            tokenizer processes them.
     """
 
     index: int

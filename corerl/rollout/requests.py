@@ -49,6 +49,6 @@ def check_media(
                 )
             if is_column and strategy is not None and name not in strategy.facts.replays:
                 raise DataError(
-                    f"prompt {prompt.index} has '{name}', and strategy '{strategy.name}' trains on text alone: drop the "
-                    "column, or choose another actor.strategy"
+                    f"prompt {prompt.index} has '{name}', and strategy '{strategy.name}' trains on text alone: drop "
+                    "the column, or choose another actor.strategy"
                 )

@@ -8,7 +8,7 @@ corerl prepare shapes --out runs/vision/data
 
 # 2. A random model of the family Qwen2.5-VL, with a token for each answer.
 corerl tiny-vision-model --out runs/vision/model --force \
-    --words colour,shape,red,green,blue,yellow,circle,square,triangle
+    --words colour,shape,red,green,blue,yellow,circle,cross,triangle
 
 # 3. Reinforcement learning: only right answers are rewarded.
 corerl train examples/vision/config.yaml "$@"

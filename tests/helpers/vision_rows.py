@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pictures import picture, tokenizer_of
 from safetensors.torch import save_file
 
 from corerl.contracts.config import ModelConfig, OptimConfig
@@ -15,6 +14,7 @@ from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl_torch.media_store import COLUMN
 from corerl_torch.supervised import SupervisedObjective
+from pictures import picture, tokenizer_of
 
 
 def batch(folder: Path) -> Experience:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from pictures import picture, png, tokenizer_of
 
 from corerl.contracts.agents import AgentResult
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
@@ -24,6 +23,7 @@ from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 from corerl_torch.media import images_of
 from corerl_torch.media_store import COLUMN
+from pictures import picture, png, tokenizer_of
 
 
 class Engines:
@@ -129,7 +129,7 @@ def test_tokens_without_media_have_those_of_what_they_continue(recorder: Recorde
 def test_an_image_of_a_client_is_no_file_and_no_address(recorder: Recorder) -> None:
     for value in ("/etc/hostname", "conftest.py", "http://127.0.0.1/a.png"):
         message = {"role": "user", "content": [{"type": "image", "image": value}]}
-        with pytest.raises(DataError, match="^a chat, column 'images', image 0: .*(names a file|is a URL)"):
+        with pytest.raises(DataError, match=r"^a chat, column 'images', image 0: .*(names a file|is a URL)"):
             asyncio.run(recorder.chat([message]))
     message = {"role": "user", "content": [{"type": "image", "image": "media:../../etc"}]}
     with pytest.raises(DataError, match="refers to no processed image"):

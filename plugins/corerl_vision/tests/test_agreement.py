@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from pictures import picture, tokenizer_of
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.experience import Experience, collate
@@ -19,6 +18,7 @@ from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 from corerl_torch.media_store import COLUMN
+from pictures import picture, tokenizer_of
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pictures import picture, png, tokenizer_of
 
 from corerl.contracts.config import DataConfig
 from corerl.contracts.tokenizers import MediaTokenizer
@@ -19,6 +18,7 @@ from corerl_torch import media_store
 from corerl_torch.media import images_of
 from corerl_vision.images import MOST_PIXELS
 from corerl_vision.tokenizer import VisionTokenizer
+from pictures import picture, png, tokenizer_of
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
@@ -137,7 +137,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tokenizer: VisionTokenizer, tm
     ],
 )
 def test_marks_and_images_must_agree(tokenizer: VisionTokenizer, text: str, images: int, words: str) -> None:
-    with pytest.raises(DataError, match="^row 3: ") as error:
+    with pytest.raises(DataError, match=r"^row 3: ") as error:
         encode(tokenizer, text, [picture(number) for number in range(images)])
     assert words in str(error.value)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from vision_rows import batch, spec, updated
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
@@ -17,6 +16,7 @@ from corerl.errors import ConfigError, ModelError
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_torch.media_store import COLUMN
+from vision_rows import batch, spec, updated
 
 
 def trained(folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:

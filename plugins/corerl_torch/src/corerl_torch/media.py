@@ -142,9 +142,9 @@ class ImageInputs:
         features = self._features([image.digest for image, _ in ordered]) if images else self._blank
         assert features is not None
         compute, marked = self.body.get_image_features, mask.unsqueeze(-1)
-        keep = (lambda outputs: outputs) if images else _emptied
         # pass no argument of the decoder's attention to the tower, and take places from the column
-        self.body.get_image_features = lambda *_, **__: keep(compute(**features, return_dict=True))
+        outputs = functools.partial(compute, **features, return_dict=True)
+        self.body.get_image_features = lambda *_, **__: outputs() if images else _emptied(outputs())
         self.body.get_placeholder_mask = functools.partial(_masks, marked, pair=self._masks)
         try:
             yield {"pixel_values": features["pixel_values"], **self._types(mask)}

@@ -102,17 +102,18 @@ def load_processor(model: ModelConfig, config: Any, tokenizer: "PreTrainedTokeni
         ModelError: the model has none, or it cannot be loaded.
     """
     import transformers
-    from transformers import AutoImageProcessor
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto import processing_auto
 
     local = Path(model.path).expanduser().is_dir()
     path = str(Path(model.path).expanduser()) if local else model.path
-    name = PROCESSOR_MAPPING_NAMES.get(config.model_type)
+    names: Any = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+    name = names.get(config.model_type)
+    auto: Any = transformers.AutoImageProcessor
     if name is None:
         raise ModelError(f"model.path: transformers has no processor for {config.model_type}")
     kind = getattr(transformers, name)
     try:
-        images = AutoImageProcessor.from_pretrained(path, backend="pil", local_files_only=local)
+        images = auto.from_pretrained(path, backend="pil", local_files_only=local)
         settings, _ = kind.get_processor_dict(path, local_files_only=local)
         taken = set(inspect.signature(kind.__init__).parameters)
         settings = {key: value for key, value in settings.items() if key in taken and not key.endswith("processor")}

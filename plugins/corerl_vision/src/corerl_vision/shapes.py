@@ -23,9 +23,16 @@ def _triangle(draw: ImageDraw.ImageDraw, box: Box, colour: tuple[int, ...]) -> N
     draw.polygon([((left + right) / 2, top), (right, bottom), (left, bottom)], fill=colour)
 
 
+def _cross(draw: ImageDraw.ImageDraw, box: Box, colour: tuple[int, ...]) -> None:
+    left, top, right, bottom = box
+    third = (right - left) / 3
+    draw.rectangle((left + third, top, right - third, bottom), fill=colour)
+    draw.rectangle((left, top + third, right, bottom - third), fill=colour)
+
+
 SHAPES: dict[str, Callable[[ImageDraw.ImageDraw, Box, tuple[int, ...]], None]] = {
     "circle": lambda draw, box, colour: draw.ellipse(box, fill=colour),
-    "square": lambda draw, box, colour: draw.rectangle(box, fill=colour),
+    "cross": _cross,
     "triangle": _triangle,
 }
 QUESTIONS = {"colour": tuple(COLOURS), "shape": tuple(SHAPES)}
@@ -75,7 +82,8 @@ class Shapes:
 
 
 def _picture(rng: random.Random) -> Picture:
-    side = rng.uniform(16, 26)
-    left, top = rng.uniform(1, SIDE - side - 1), rng.uniform(1, SIDE - side - 1)
+    side = rng.uniform(20, 26)
+    middle = (SIDE - side) / 2
+    left, top = middle + rng.uniform(-2, 2), middle + rng.uniform(-2, 2)
     box = (left, top, left + side, top + side)
     return Picture(rng.choice(list(COLOURS)), rng.choice(list(SHAPES)), box, rng.randrange(200, 250))

@@ -59,7 +59,8 @@ def write_tiny_model(out: Path, wanted: TinyVision) -> int:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(wanted.seed)
-        model: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        auto: Any = AutoModelForImageTextToText
+        model = auto.from_config(config, dtype=torch.float32)
     stops = [tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>")]
     model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=stops[1])  # type: ignore[no-untyped-call]
     with atomic_path(out, folder=True) as folder:
@@ -77,7 +78,7 @@ def _tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True) for token in (*SPECIAL, VIDEO)])
     backend.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, pad_token=SPECIAL[0], eos_token=SPECIAL[2], chat_template=CHAT_TEMPLATE
     )
 
