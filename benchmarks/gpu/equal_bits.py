@@ -1,8 +1,8 @@
 """``trainer.bitwise`` on one GPU: log-probs of vLLM beside those of fsdp, before and after updates, and what it costs.
 
     python benchmarks/gpu/equal_bits.py tokens --model /tmp/material/qwen2.5-1.5b --python /tmp/vllm/python
-    python benchmarks/gpu/equal_bits.py runs --model /tmp/material/qwen2.5-0.5b --data /tmp/material/gsm8k/train.parquet \\
-        --python /tmp/vllm/python
+    python benchmarks/gpu/equal_bits.py runs --model /tmp/material/qwen2.5-0.5b --python /tmp/vllm/python \\
+        --data /tmp/material/gsm8k/train.parquet
 
 ``tokens``: the engine gets the trainer's random weights in bf16 and generates ``--prompts`` × ``--n`` responses of
 ``--tokens`` tokens; then ``--updates`` updates, and again. Prints the largest difference of log-probs (whole, and in
@@ -38,11 +38,11 @@ BY_CLOCK = ("timing_s/", "timing_per_token_ms/", "perf/", "throughput/", "memory
 """prefixes of metrics that no two runs share"""
 
 
-def generate(backend: Any, asked: argparse.Namespace, seed: int) -> tuple[Experience, float]:
-    """The rows, with the engine's log-probs, and the seconds."""
+def requests_of(asked: argparse.Namespace, seed: int) -> list[GenerationRequest]:
+    """Random prompts of many lengths."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(asked.prompt_tokens // 4, asked.prompt_tokens + 1, (asked.prompts,), generator=generator)
-    requests = [
+    return [
         GenerationRequest(
             f"{seed}-{number}",
             torch.randint(10, asked.vocabulary, (int(length),), generator=generator).tolist(),
@@ -50,6 +50,22 @@ def generate(backend: Any, asked: argparse.Namespace, seed: int) -> tuple[Experi
         )
         for number, length in enumerate(lengths)
     ]
+
+
+def alone(backend: Any, asked: argparse.Namespace, batch: Experience, seed: int) -> float:
+    """Largest difference of the engine's own log-probs, of requests that are generated one after the other."""
+    largest = 0.0
+    for number, request in enumerate(requests_of(asked, seed)[: asked.alone]):
+        [samples] = asyncio.run(backend.generate([dataclasses.replace(request, request_id=f"alone-{number}")]))
+        for place, own in enumerate(samples):
+            together = batch.rollout_log_probs[number * asked.n + place, : len(own.log_probs)]
+            largest = max(largest, float((together - torch.tensor(own.log_probs)).abs().max()))
+    return largest
+
+
+def generate(backend: Any, asked: argparse.Namespace, seed: int) -> tuple[Experience, float]:
+    """The rows, with the engine's log-probs, and the seconds."""
+    requests = requests_of(asked, seed)
     began = time.perf_counter()
     outputs = asyncio.run(backend.generate(requests))
     seconds = time.perf_counter() - began
@@ -64,13 +80,10 @@ def generate(backend: Any, asked: argparse.Namespace, seed: int) -> tuple[Experi
     return dataclasses.replace(batch, loss_weights=mask / mask.sum()), seconds
 
 
-def difference(strategy: Any, batch: Experience) -> tuple[float, float, float]:
-    """Largest and mean difference of log-probs, and seconds of the forward pass."""
-    began = time.perf_counter()
-    log_probs = strategy.forward(batch, ["log_probs"]).log_probs
-    seconds = time.perf_counter() - began
-    apart = (log_probs - batch.rollout_log_probs)[batch.response_mask].abs()
-    return float(apart.max()), float(apart.double().mean()), seconds
+def difference(one: torch.Tensor, other: torch.Tensor, batch: Experience) -> torch.Tensor:
+    """Differences of log-probs of response tokens."""
+    width = batch.response_mask.shape[1]
+    return (one[:, :width] - other[:, :width])[batch.response_mask].abs().double()
 
 
 def tokens(asked: argparse.Namespace) -> bool:
@@ -102,19 +115,25 @@ def tokens(asked: argparse.Namespace) -> bool:
             seconds = (time.perf_counter() - began) / max(1, updates)
             backend.update_weights(strategy.weights(torch.bfloat16 if on_gpu else None), version)
             batch, generating = generate(backend, asked, version)
-            apart, mean, forward = difference(strategy, batch)
+            began = time.perf_counter()
+            whole = strategy.forward(batch, ["log_probs"]).log_probs
+            forward = time.perf_counter() - began
+            apart = difference(whole, batch.rollout_log_probs, batch)
             some = torch.randperm(len(batch))[: max(1, len(batch) // 3)]
-            others = difference(strategy, batch.select(some))[0]
-            largest = max(largest, apart, others)
+            part = batch.select(some)
+            others = difference(strategy.forward(part, ["log_probs"]).log_probs, whole[some], part)
+            by_itself = alone(backend, asked, batch, version)
+            largest = max(largest, float(apart.max()), float(others.max()), by_itself)
             print(
                 json.dumps(
                     {
                         "bitwise": exact,
                         "updates before": updates,
                         "tokens": int(batch.response_mask.sum()),
-                        "largest difference": apart,
-                        "of other batches": others,
-                        "mean": mean,
+                        "largest difference": float(apart.max()),
+                        "mean": float(apart.mean()),
+                        "trainer in other batches": float(others.max()),
+                        "engine one by one": by_itself,
                         "seconds of an update": round(seconds, 3),
                         "rows of an update": asked.update_rows,
                         "forward": round(forward, 2),
@@ -203,6 +222,7 @@ def main() -> None:
     cli.add_argument("--update-rows", type=int, default=64)
     cli.add_argument("--micro-batch", type=int, default=16384)
     cli.add_argument("--vocabulary", type=int, default=50_000, help="ids of prompts are below")
+    cli.add_argument("--alone", type=int, default=3, help="prompts that are generated once more, one by one")
     cli.add_argument("--steps", type=int, default=4)
     asked = cli.parse_args()
     raise SystemExit(not {"tokens": tokens, "runs": runs}[asked.what](asked))

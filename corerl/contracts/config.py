@@ -33,6 +33,8 @@ class ModelConfig:
     trust_remote_code: bool = option(False, "run Python code from the model's folder")
     lora_rank: int = option(0, "train adapters of this rank instead of the model's weights; 0: no adapters", ge=0)
     lora_alpha: int = option(16, "with lora_rank: adapters are multiplied by lora_alpha / lora_rank", ge=1)
+    lora_rslora: bool = option(False, "with lora_rank: divide lora_alpha by the square root of lora_rank (rsLoRA)")
+    lora_dora: bool = option(False, "with lora_rank: train the magnitude of each row apart from its direction (DoRA)")
     target_modules: Literal["all-linear"] | list[str] = option(
         "all-linear", "with lora_rank: names of layers, or all-linear: all but the output layer"
     )
@@ -265,6 +267,11 @@ class RolloutConfig:
     n_gpus_per_node: int = option(0, "GPUs of each machine for engines only; 0: GPUs shared with the trainer", ge=0)
     tensor_model_parallel_size: int = option(1, "GPUs that hold one copy of the model", ge=1)
     free_cache_engine: bool | None = option(None, "free engine memory in training; null: true with shared GPUs")
+    lora: Literal["adapter", "merged"] | None = option(
+        None,
+        "with model.lora_rank: the engine has the base and gets adapters, or gets all weights with adapters merged; "
+        "null: adapter if the engine can (docs/adapters.md)",
+    )
     verify_weights_freq: int = option(1, "updates between comparisons of all weights; -1: only the first", ge=-1)
     agent: Part | None = option(None, "agent that plays each response; null: one turn, or multi_turn.environment")
     agent_timeout: float = option(3600.0, "deadline of one episode of an agent, in seconds; it has no score", gt=0)
@@ -304,7 +311,7 @@ class TrainerConfig:
     total_epochs: int = option(1, "passes over the training data", ge=1)
     total_training_steps: int | None = option(None, "last step of the run; null: from total_epochs", ge=1)
     seed: int = option(0, "seed of all randomness", ge=0)
-    bitwise: bool = option(False, "equal bits of log-probs in engine and trainer, on the CPU (docs/bitwise.md)")
+    bitwise: bool = option(False, "equal bits of log-probs in engine and trainer (docs/bitwise.md)")
     val_before_train: bool = option(True, "evaluate before the first step")
     test_freq: int = option(-1, "steps between evaluations, and one after the last step; -1: only that one", ge=-1)
     save_freq: int = option(-1, "steps between checkpoints, and one after the last step; -1: only that one", ge=-1)

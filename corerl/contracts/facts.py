@@ -88,6 +88,7 @@ class BackendFacts:
         "reads these columns of the prompt's tokens (`images`), by a tokenizer that processes media; `request.media`",
     )
     records: tuple[str, ...] = fact((), "records these columns of tokens (`rollout.record`); `completion.columns`")
+    adapters: bool = fact(False, "takes adapters alone, beside the base that it loads once (`rollout.lora`)")
     starts_beside_models: bool = fact(
         False,
         "may start while the models are built: the engine's memory does not depend on theirs, and the constructor "
@@ -100,6 +101,9 @@ class StrategyFacts:
     """Facts of a training strategy."""
 
     replays: tuple[str, ...] = fact((), "computes with these columns of tokens (`rollout.record`); `batch.columns`")
+    adapters: bool = fact(
+        False, "sends adapters alone, and is the reference without them (`corerl.contracts.adapters.AdaptingStrategy`)"
+    )
     distributed: bool = fact(False, "allows several workers, with `RANK` and `WORLD_SIZE` in their environment")
     read_checkpoint: "CheckpointReader | str | None" = fact(
         None,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from corerl.contracts.adapters import are_sent
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.rollout_backends import (
@@ -47,7 +48,12 @@ class RolloutWorker:
             backend = dataclasses.replace(backend, options=backend.options.sized(config, device))
         self.timeout = config.rollout.timeout
         self._longest = config.data.max_prompt_length + config.data.max_response_length
-        self._start = functools.partial(backend.load(), config.model, config.rollout, device=device)
+        rollout = config.rollout
+        if config.model.lora_rank:
+            strategy = plugins.registries.training_strategies.select(config.actor.strategy, "actor.strategy").entry
+            is_adapter = are_sent(config, strategy.facts, backend.entry.facts)
+            rollout = dataclasses.replace(rollout, lora="adapter" if is_adapter else "merged")
+        self._start = functools.partial(backend.load(), config.model, rollout, device=device)
         self.backend, self._is_closed = self._start(), False
 
     def is_starting(self) -> bool:

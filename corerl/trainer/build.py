@@ -12,6 +12,7 @@ import torch
 
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import Best, CheckpointStore
+from corerl.contracts.adapters import hold_reference
 from corerl.contracts.annotators import ModelRole
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.reward_managers import RewardManager
@@ -40,7 +41,7 @@ from corerl.terminal.notices import say
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.fit import fit
 from corerl.trainer.loop import Trainer
-from corerl.trainer.models import Models
+from corerl.trainer.models import BaseOfPolicy, Models
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.plan import Plan
 from corerl.trainer.records import Records
@@ -107,7 +108,8 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     actor, rollout = workers["actor"], workers["rollout"]
     shape, most_gb = actor.shape(), config.ref.max_vocabulary_log_probs_gb
     others = {each.role.name: workers[each.role.name] for each in further}
-    models = Models(actor, workers.get("critic"), workers.get("ref"), shape, most_gb, others)
+    reference = workers.get("ref") or (BaseOfPolicy(actor) if parts.needs_ref else None)
+    models = Models(actor, workers.get("critic"), reference, shape, most_gb, others)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
     run = Run(config, parts, plan.plugins, folder)
@@ -189,7 +191,7 @@ def _workers(
     needed: dict[str, tuple[type, tuple[Any, ...]]] = {"actor": (PolicyWorker, (plan.policy_updates,))}
     if parts.value_loss is not None:
         needed["critic"] = CriticWorker, (plan.critic_updates,)
-    if parts.needs_ref:
+    if parts.needs_ref and not hold_reference(config, parts.strategy.entry.facts):
         needed["ref"] = ReferenceWorker, ()
     needed |= {each.role.name: (ReferenceWorker, (each.path,)) for each in further}
     needed["rollout"] = RolloutWorker, ()

@@ -1,14 +1,25 @@
 """The models of a run, as the controller sees them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.errors import RunError
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker, TrainedWorker
+
+
+@dataclass(frozen=True)
+class BaseOfPolicy:
+    """The reference of a policy with adapters: its model without them, on the policy's own workers."""
+
+    actor: PolicyWorker
+
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        return self.actor.forward_base(batch, wanted)
 
 
 @dataclass(frozen=True)
@@ -24,15 +35,15 @@ class Models:
 
     actor: PolicyWorker
     critic: CriticWorker | None
-    reference: ReferenceWorker | None
+    reference: ReferenceWorker | BaseOfPolicy | None
     shape: ModelShape
     max_vocabulary_gb: float
     others: Mapping[str, ReferenceWorker] = field(default_factory=dict)
 
     @property
     def all(self) -> list[ModelWorker]:
-        own = (self.actor, self.critic, self.reference)
-        return [model for model in (*own, *self.others.values()) if model is not None]
+        reference = None if isinstance(self.reference, BaseOfPolicy) else self.reference
+        return [model for model in (self.actor, self.critic, reference, *self.others.values()) if model is not None]
 
     @property
     def trained(self) -> dict[str, TrainedWorker]:

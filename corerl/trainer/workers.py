@@ -11,6 +11,7 @@ from torch import Tensor
 
 from corerl.checkpoint import random_state
 from corerl.checkpoint.writing import write_and_report, writing
+from corerl.contracts import adapters
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import Place, dispatch
 from corerl.contracts.experience import Experience
@@ -19,6 +20,7 @@ from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import OfLogitsFactory, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
+from corerl.errors import RunError
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
@@ -118,6 +120,8 @@ class PolicyWorker(TrainedWorker):
         self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
         spec = replace(_spec(config), optim=actor.optim, total_steps=total_updates, grad_clip=actor.grad_clip)
         self.strategy = parts.strategy.load()(spec)
+        self.sends_adapters = adapters.are_sent(config, parts.strategy.entry.facts, parts.rollout_backend.entry.facts)
+        self.base_limit = _ref_spec(config).micro_batching
         of_logits: OfLogitsFactory | None = parts.policy_loss.load_fact("of_logits")
         self.objective = PolicyObjective(
             policy_loss=parts.policy_loss.load(),
@@ -131,7 +135,21 @@ class PolicyWorker(TrainedWorker):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""
+        if self.sends_adapters:
+            return self._adapting.adapters(self.sent_dtype)
         return self.strategy.weights(self.sent_dtype)
+
+    @dispatch("split")
+    def forward_base(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        """:meth:`forward` of the model without its adapters, in the reference's micro-batches."""
+        with self._adapting.base(self.base_limit):
+            return self.strategy.forward(batch, wanted)
+
+    @property
+    def _adapting(self) -> adapters.AdaptingStrategy:
+        if isinstance(self.strategy, adapters.AdaptingStrategy):
+            return self.strategy
+        raise RunError(f"{type(self.strategy).__name__} has the fact adapters, and not the methods of AdaptingStrategy")
 
     @dispatch("rank_zero")
     def measured(self) -> dict[str, float]:
@@ -178,10 +196,13 @@ class ReferenceWorker(ModelWorker):
     """The reference model, or another one at ``path``: the same strategy, never updated."""
 
     def __init__(self, config: TrainConfig, path: str | None = None) -> None:
-        ref = config.ref
-        tokens, sequences = ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
-        spec = _spec(config, path or ref.path, tokens, sequences)
-        self.strategy = parts_of(config).strategy.load()(spec)
+        self.strategy = parts_of(config).strategy.load()(_ref_spec(config, path))
+
+
+def _ref_spec(config: TrainConfig, path: str | None = None) -> StrategySpec:
+    ref = config.ref
+    tokens, sequences = ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
+    return _spec(config, path or ref.path, tokens, sequences)
 
 
 def _spec(

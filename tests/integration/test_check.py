@@ -150,15 +150,46 @@ def test_an_order_that_favours_short_responses_is_a_warning(check):
 
 
 def test_rounded_weights_are_a_warning_with_lora_and_a_note_without(check):
-    code, report = check("model.dtype=bf16", "model.lora_rank=8")
+    code, report = check("model.dtype=bf16", "model.lora_rank=8", "rollout.lora=merged")
     [warning] = [each for each in report["findings"] if each["severity"] == "warning"]
     assert code == 0 and warning["key"] == "model.lora_rank" and "lost in the rounding" in warning["sentence"]
-    assert "Raise actor.optim.lr" in warning["remedy"]
+    assert "raise actor.optim.lr" in warning["remedy"]
     report = check("model.dtype=bf16")[1]
     assert keys(report, "warning") == [] and "model.dtype" in keys(report, "note")
-    for exact in (["model.dtype=fp32", "model.lora_rank=8"], ["model.lora_rank=8", "actor.device=cpu"]):
+    for exact in (
+        ["model.dtype=fp32", "model.lora_rank=8", "rollout.lora=merged"],
+        ["model.lora_rank=8", "rollout.lora=merged", "actor.device=cpu"],
+        ["model.dtype=bf16", "model.lora_rank=8"],
+    ):
         report = check(*exact)[1]
         assert not {"model.lora_rank", "model.dtype"} & {*keys(report, "warning"), *keys(report, "note")}
+
+
+def test_with_adapters_the_bytes_of_an_update_and_the_reference_without_a_copy_are_notes(check):
+    adapted = ("model.lora_rank=8", "actor.use_kl_loss=true", "--gpus", "1", "--gpu-memory-gb", "10")
+    code, report = check(*adapted)
+    notes = {each["key"]: each["sentence"] for each in report["findings"] if each["severity"] == "note"}
+    assert code == 0 and "an update sends the adapters, 0.0 MiB, instead of" in notes["rollout.lora"]
+    assert "the reference is the policy without its adapters" in notes["ref.path"]
+    assert not any("ref at rest" in phase["parts"] for phase in report["memory"])
+    report = check(*adapted, "model.lora_dora=true", "ref.path=elsewhere")[1]
+    assert not {"rollout.lora", "ref.path"} & {*keys(report, "note")}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "why"),
+    [
+        (["rollout.lora=adapter"], "rollout.lora", "needs model.lora_rank of at least 1"),
+        (["model.lora_dora=true"], "model.lora_dora", "needs model.lora_rank of at least 1"),
+        (["model.lora_rank=2", "model.lora_dora=true", "rollout.lora=adapter"], "rollout.lora", "get DoRA merged"),
+        (["model.lora_rank=2", "model.load_format=dummy", "rollout.lora=adapter"], "rollout.lora", "random weights"),
+        (["model.lora_rank=2", "actor.strategy=megatron", "rollout.lora=adapter"], "rollout.lora", "sends all weights"),
+    ],
+)
+def test_adapters_that_cannot_be_sent_are_errors(check, overrides, key, why):
+    code, report = check(*overrides)
+    errors = {each["key"]: each["sentence"] for each in report["findings"] if each["severity"] == "error"}
+    assert code == 2 and why in errors[key]
 
 
 def test_memory_is_held_against_planned_gpus(check):

@@ -1,4 +1,6 @@
-"""A run that trains adapters: the reward rises, the engine gets merged weights, and it resumes bit for bit."""
+"""A run that trains adapters: the reward rises, the engine gets adapters, and it resumes bit for bit."""
+
+import shutil
 
 import pytest
 import torch
@@ -6,6 +8,7 @@ from safetensors.torch import load_file
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.trainer import build
 from corerl_testing.tiny_model import tiny_model
 
 TIMINGS = ("timing", "perf/")
@@ -58,6 +61,35 @@ def test_the_reward_rises_and_only_adapters_are_in_the_checkpoint(train, strateg
     assert changed == {name for name in base if name.endswith("proj.weight")}
     if strategy == "torch":
         assert all(".lora_" in name for name in load_file(checkpoint / "actor" / "weights.safetensors"))
+
+
+def test_the_reference_is_the_policy_without_its_adapters_and_no_second_model(train, monkeypatch, tmp_path):
+    started = []
+
+    class Counted(build.ReferenceWorker):
+        def __init__(self, *args):
+            started.append(args)
+            super().__init__(*args)
+
+    monkeypatch.setattr(build, "ReferenceWorker", Counted)
+    asked = ("actor.use_kl_loss=true", "trainer.total_training_steps=2", "ref.log_prob_max_token_len_per_gpu=256")
+    own = train("own", *asked)
+    assert not started
+    copy = shutil.copytree(tiny_model(), tmp_path / "copy")
+    other = train("other", *asked, f"ref.path={copy}")
+    assert len(started) == 1
+    assert numbers(own) == numbers(other)
+    assert [record["actor/kl_loss"] for record in numbers(own) if "actor/kl_loss" in record][-1] > 0
+
+
+def test_adapters_and_merged_weights_train_alike(train):
+    apart, merged = (
+        numbers(train(lora, f"rollout.lora={lora}", "trainer.total_training_steps=2")) for lora in ("adapter", "merged")
+    )
+    for left, right in zip(apart, merged, strict=True):
+        assert left.keys() == right.keys()
+        for name in ("actor/loss", "critic/score/mean", "actor/grad_norm"):
+            assert left.get(name) == pytest.approx(right.get(name), abs=1e-4)
 
 
 def test_a_run_goes_on_bit_for_bit(train):

@@ -42,6 +42,16 @@ class Jobs(RankJobs):
 
         strategy._step = step
 
+    def apart(self, job):
+        """Adapters after an update, and log-probs of the reference without them."""
+        strategy = self.strategy(job)
+        experience = share(rank_batch(), strategy)
+        strategy.update(experience, AllOutputs())
+        sent = {name: each.clone() for name, each in strategy.adapters(torch.float32)}
+        with strategy.base(strategy.spec.micro_batching):
+            base = strategy.forward(experience, ["log_probs"]).log_probs
+        return {"adapters": sent, "base": base, "after": strategy.forward(experience, ["log_probs"]).log_probs}
+
     def memory(self, job):
         """Bytes that this rank has of weights, gradients (after each micro-batch) and the optimizer's state."""
         strategy, gradients = self.strategy(job), []

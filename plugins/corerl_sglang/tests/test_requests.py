@@ -5,7 +5,8 @@ import base64
 import numpy as np
 import pytest
 
-from corerl_sglang_engine.requests import finish_reason, likeliest, routed_experts
+from corerl_sglang.backend import adapter_arguments
+from corerl_sglang_engine.requests import adapter_config, finish_reason, likeliest, routed_experts
 
 ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 
@@ -39,3 +40,13 @@ def test_experts_are_read_from_sglangs_text():
     assert routed_experts(base64.b64encode(given.tobytes()).decode(), 4, 2).tolist() == given.tolist()
     with pytest.raises(ValueError, match="reshape"):
         routed_experts(base64.b64encode(given.tobytes()).decode(), 5, 2)
+
+
+@pytest.mark.parametrize(("is_rs", "scale"), [(False, 32 / 16), (True, 32 / 4)])
+def test_the_adapters_scale_is_alpha_over_rank_or_its_root(is_rs, scale):
+    facts = {"rank": 16, "alpha": 32, "rslora": is_rs, "layers": ["q_proj"]}
+    config = adapter_config(facts)
+    assert config["lora_alpha"] / config["r"] == scale and config["target_modules"] == ["q_proj"]
+    arguments = adapter_arguments(facts)
+    assert arguments["max_lora_rank"] == 16 and arguments["enable_weights_cpu_backup"]
+    assert adapter_arguments(None) == {}

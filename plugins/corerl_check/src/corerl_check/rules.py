@@ -18,6 +18,7 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     yield from _check_rollout_correction(config, parts)
     yield from _check_sampling(config)
     yield from _check_record(config, parts)
+    yield from _check_lora(config, parts)
     yield from _check_staleness(config)
     yield from _check_optimizer(config)
     yield from _check_schedule(config)
@@ -45,6 +46,26 @@ def _check_record(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
             yield ConfigError(
                 "rollout.record", f"strategy '{strategy.name}' cannot replay '{column}'; it replays {known}"
             )
+
+
+def _check_lora(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    model, rollout = config.model, config.rollout
+    asked = {"model.lora_rslora": model.lora_rslora, "model.lora_dora": model.lora_dora, "rollout.lora": rollout.lora}
+    if not model.lora_rank:
+        yield from (ConfigError(key, "needs model.lora_rank of at least 1") for key, value in asked.items() if value)
+    elif rollout.lora == "adapter":
+        strategy, backend = parts.strategy.entry, parts.rollout_backend.entry
+        for wrong, why in (
+            (not strategy.facts.adapters, f"strategy '{strategy.name}' sends all weights"),
+            (not backend.facts.adapters, f"'{backend.name}' takes all weights"),
+            (model.lora_dora, "engines get DoRA merged (model.lora_dora)"),
+            (
+                model.load_format == "dummy",
+                "random weights of trainer and engine differ (model.load_format=dummy)",
+            ),
+        ):
+            if wrong:
+                yield ConfigError("rollout.lora", f"cannot be adapter: {why}; set it to merged")
 
 
 def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

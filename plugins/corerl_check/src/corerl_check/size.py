@@ -86,6 +86,7 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         ]
         adapted = [each for name, each in linear if names == "all-linear" or name.rpartition(".")[2] in names]
         trained = sum(model.lora_rank * (each.in_features + each.out_features) for each in adapted)
+        trained += sum(each.out_features for each in adapted) if model.lora_dora else 0
         trained += built.score.weight.numel() if head == "value" else 0
     return ModelSize(
         parameters=parameters,

@@ -19,6 +19,7 @@ from corerl.contracts.token_columns import TokenValues
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
+from corerl_engines.adapters import takes
 from corerl_engines.columns import Columns
 from corerl_engines.installed import Versions, outside
 from corerl_engines.options import EngineOptions, check_record
@@ -69,7 +70,7 @@ class EngineBackend:
         self._kind, self._tested, self._options = kind, tested, options
         settings = {"record": list(rollout.record), "top_log_probs": rollout.top_log_probs, **settings}
         self._dtype = compute_dtype(model, device)
-        self._model = model
+        self._model, self._adapters = model, takes(model, rollout)
         if (gpus := rollout.tensor_model_parallel_size) > 1:
             check_parallel(self._expected.config, gpus, device)
         loaded = "dummy" not in (model.load_format, options.load_format)
@@ -92,7 +93,7 @@ class EngineBackend:
 
     @functools.cached_property
     def _expected(self) -> ExpectedWeights:
-        return ExpectedWeights(self._model)
+        return ExpectedWeights(self._model, adapters=self._adapters)
 
     def is_starting(self) -> bool:
         """Whether the engine still starts; False once it can generate, and once it has failed."""
@@ -247,6 +248,7 @@ class EngineBackend:
 
     def _submit(self, lane: "_Lane | None", verify: bool) -> None:
         if lane is not None:
+            lane.shared.arrive()
             bucket = {"source": lane.shared.source, "tensors": [described_slot(slot) for slot in lane.slots]}
             lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
+from corerl_torch import lora
 from corerl_torch.loading import load_causal_lm
 from corerl_torch.weights import ALIGNMENT, Slot, as_in_files, view
 from corerl_torch.weights import complete as complete
@@ -18,17 +19,29 @@ from corerl_torch.weights import complete as complete
 class ExpectedWeights:
     """Names and shapes of a model's weights in files; for tied weights a single name is enough."""
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelConfig, *, adapters: bool = False) -> None:
         """
+        Args:
+            adapters: of the model's adapters alone.
+
         Raises:
             ModelError: transformers cannot read the model's config.
+            ConfigError: the model cannot have these adapters.
         """
         nothing_runs = dataclasses.replace(model, attn_implementation="eager")
         built = load_causal_lm(nothing_runs, device="meta", dtype=torch.float32)
         built.tie_weights()
-        self._state = dict(as_in_files(built.config, built.state_dict(keep_vars=True).items()))
+        if adapters:
+            lora.insert(built, model)
+            self._state = lora.parameters(built)
+        else:
+            self._state = dict(as_in_files(built.config, built.state_dict(keep_vars=True).items()))
         self.config = built.config
         """the model's config, as read by transformers"""
+
+    def layers(self) -> list[str]:
+        """The last parts of the names of layers with adapters, such as ``q_proj``."""
+        return sorted({name.split(".lora_")[0].rpartition(".")[2] for name in self._state if ".lora_" in name})
 
     def bucket_size(self, limit: int, dtype: torch.dtype) -> int:
         """Bytes of a bucket: at least the largest tensor, otherwise up to ``limit``."""
@@ -56,7 +69,11 @@ class SharedBucket(Protocol):
         ...
 
     def write(self, slot: Slot, tensor: Tensor) -> None:
-        """Copy a tensor to its slot; the tensor can be overwritten afterwards."""
+        """Copy a tensor to its slot; the tensor can be overwritten afterwards, by this process's present stream."""
+        ...
+
+    def arrive(self) -> None:
+        """Wait until all copies have arrived; the engine's process may read them then."""
         ...
 
     def close(self) -> None:
@@ -80,6 +97,9 @@ class HostBucket:
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
         view(self._memory, slot).copy_(tensor)
+
+    def arrive(self) -> None:
+        pass
 
     def close(self) -> None:
         if self._memory is not None:
@@ -106,6 +126,9 @@ class DeviceBucket:
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
         view(self._memory, slot).copy_(tensor)
+
+    def arrive(self) -> None:
+        assert self._memory is not None
         torch.cuda.current_stream(self._memory.device).synchronize()  # the engine's process does not see this stream
 
     def close(self) -> None:

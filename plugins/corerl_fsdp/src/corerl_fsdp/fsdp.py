@@ -4,7 +4,9 @@ Every method except ``shape`` is a collective: all ranks call it, each with its 
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,12 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs, Wanted
-from corerl.contracts.training_strategies import StrategySpec
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.placement import full, sharded_model
+from corerl_fsdp.placement import full, full_together, sharded_model
 from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, ranks, sequence_parallel
 from corerl_torch.loading import model_shape
@@ -117,6 +119,19 @@ class FsdpStrategy:
             yield name, whole.to(device)
             del whole
 
+    def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """As :meth:`weights`."""
+        return self.rounding.stream(lambda dtype: lora.apart(self.model, self._wholes, dtype), dtype)
+
+    @contextmanager
+    def base(self, limit: MicroBatching) -> Iterator[None]:
+        spec, self.spec = self.spec, replace(self.spec, micro_batching=limit)
+        try:
+            with lora.without(self.model):
+                yield
+        finally:
+            self.spec = spec
+
     def offload(self) -> None:
         self._move(weights="cpu", optimizer="cpu")
 
@@ -167,6 +182,10 @@ class FsdpStrategy:
     def _whole(self, parameter: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         with ranks.deadline("weights", self.options.timeout):
             return full(parameter, self.spec.device, dtype)
+
+    def _wholes(self, parameters: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+        with ranks.deadline("weights", self.options.timeout):
+            return full_together(parameters, self.spec.device, dtype)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """The rows of each micro-batch."""

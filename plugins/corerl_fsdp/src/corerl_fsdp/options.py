@@ -32,7 +32,7 @@ class TorchOptions:
         "torch.compile the decoder layers and the logit statistics: faster, after about a minute at the start",
     )
     bitwise: bool = option(
-        False, "log-probs equal, bit for bit, to those of the engine hf with the same option (set by trainer.bitwise)"
+        False, "log-probs equal, bit for bit, to those of an engine with the same option (set by trainer.bitwise)"
     )
     freeze_vision_tower: bool = option(False, "train the language model alone; for models that read images")
     lora_export: Literal["merged", "adapter"] = option(

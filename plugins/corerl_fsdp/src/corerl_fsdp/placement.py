@@ -4,6 +4,7 @@ Rank 0 reads the model into host memory, once; the other ranks read nothing. Ran
 which keep their shares, and then frees it. So beside its share no rank holds more than one tensor on its device.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.functional import pad
 
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
@@ -91,6 +93,30 @@ def full(parameter: Tensor, device: str, dtype: torch.dtype | None = None) -> Te
         whole: Tensor = sharded.full_tensor()
         return whole
     return lora.cast(parameter, dtype)
+
+
+@torch.no_grad()
+def full_together(parameters: Sequence[Tensor], device: str, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """:func:`full` of several small tensors of one dtype, sharded by rows, in one gather."""
+    sharded: list[Any] = [each for each in parameters if isinstance(each, DTensor)]
+    if len(sharded) < len(parameters):
+        return [full(each, device, dtype) for each in parameters]
+    mesh = sharded[0].device_mesh
+    held = [each.to_local().to(device) for each in sharded]
+    own = lora.cast(torch.cat([each.reshape(-1) for each in held]), dtype)
+    shares = [[_elements(each, mesh.size(), rank) for each in sharded] for rank in range(mesh.size())]
+    longest = max(map(sum, shares))
+    gathered = own.new_empty(mesh.size() * longest)
+    dist.all_gather_into_tensor(gathered, pad(own, (0, longest - len(own))), group=mesh.get_group())
+    rows = zip(torch.split(gathered, longest), shares, strict=True)
+    parts = [torch.split(row[: sum(share)], share) for row, share in rows]
+    return [torch.cat(pieces).view(each.shape) for each, *pieces in zip(sharded, *parts, strict=True)]
+
+
+def _elements(tensor: Tensor, ranks: int, rank: int) -> int:
+    """Elements of a sharded tensor that a rank holds: ``torch.chunk`` divides the rows."""
+    rows = -(-len(tensor) // ranks)
+    return min(rows, max(0, len(tensor) - rank * rows)) * tensor.shape[1:].numel()
 
 
 @torch.no_grad()

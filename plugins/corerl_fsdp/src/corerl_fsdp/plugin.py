@@ -15,6 +15,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "corerl_fsdp.single_device:SingleDeviceStrategy",
         options="corerl_fsdp.options:TorchOptions",
         replays=("experts", "images", "kept_tokens", "top_log_probs"),
+        adapters=True,
         read_checkpoint="corerl_fsdp.reading:read_single",
         summary="one device, CPU or CUDA; AdamW",
     )
@@ -23,6 +24,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         "corerl_fsdp.fsdp:FsdpStrategy",
         options="corerl_fsdp.options:FsdpOptions",
         replays=("experts", "images", "kept_tokens", "top_log_probs"),
+        adapters=True,
         distributed=True,
         read_checkpoint="corerl_fsdp.reading:read_sharded",
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",

@@ -66,21 +66,27 @@ def _merged(folder: Path, model: ModelConfig, trained: Named) -> Named:
     if facts is None:
         yield from trained
         return
-    adapters = dict(trained)
-    scale = facts["lora_alpha"] / facts["lora_rank"]
+    adapters, scale = dict(trained), lora.scale(facts)
     for name, base in _of_model(model):
         stem = name.removesuffix(".weight")
-        left = adapters.pop(f"{stem}.lora_B.{lora.ADAPTER}.weight", None)
+        left, right, magnitude = (
+            adapters.pop(f"{stem}.lora_{part}.{lora.ADAPTER}.weight", None) for part in ("B", "A", "magnitude_vector")
+        )
         if left is None:
             yield name, base
+        elif right is None or not _fits(base, left, right, magnitude, is_dora=bool(facts.get("lora_dora"))):
+            raise ModelError(f"{folder} has an adapter of '{stem}' that does not fit its weight in {model.path}")
         else:
-            right = adapters.pop(f"{stem}.lora_A.{lora.ADAPTER}.weight", None)
-            if right is None or left.ndim != 2 or right.ndim != 2 or (left.shape[0], right.shape[1]) != base.shape:
-                raise ModelError(f"{folder} has an adapter of '{stem}' that does not fit its weight in {model.path}")
             with reading(folder):
-                yield name, base.float() + (left.float() @ right.float()) * scale
+                yield name, lora.with_adapter(base, left, right, scale, magnitude)
     if adapters:
         raise ModelError(f"{folder} has the adapter '{next(iter(adapters))}', of no weight in {model.path}")
+
+
+def _fits(base: Tensor, left: Tensor, right: Tensor, magnitude: Tensor | None, *, is_dora: bool) -> bool:
+    if left.ndim != 2 or right.ndim != 2 or (left.shape[0], right.shape[1]) != base.shape:
+        return False
+    return (magnitude is not None) == is_dora and (magnitude is None or magnitude.shape == base.shape[:1])
 
 
 def _of_model(model: ModelConfig) -> Named:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
-from corerl.contracts.training_strategies import StrategySpec
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
 from corerl.models import compute_dtype
@@ -98,6 +99,18 @@ class SingleDeviceStrategy:
 
     def _weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return as_in_files(self.model.config, lora.merged(self.model, lora.cast, dtype))
+
+    def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        return self.rounding.stream(lambda dtype: lora.apart(self.model, lora.flat, dtype), dtype)
+
+    @contextmanager
+    def base(self, limit: MicroBatching) -> Iterator[None]:
+        spec, self.spec = self.spec, replace(self.spec, micro_batching=limit)
+        try:
+            with lora.without(self.model):
+                yield
+        finally:
+            self.spec = spec
 
     def offload(self) -> None:
         self._move("cpu")

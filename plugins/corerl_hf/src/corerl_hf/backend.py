@@ -19,7 +19,7 @@ from corerl_hf.batching import plan_batches
 from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
 from corerl_hf.sampling import Recorded
-from corerl_hf.weights import Weights
+from corerl_hf.weights import AdapterWeights, Weights
 from corerl_torch import bitwise
 from corerl_torch.loading import load_causal_lm
 from corerl_torch.media import ImageInputs, reads_images
@@ -122,7 +122,12 @@ class HfBackend:
         if self._routers:
             self._routers.record()
         self._images = ImageInputs(self._model) if reads_images(self._model) else None
-        self._weights = Weights(self._model, options.weight_rounding)
+        self._weights: Weights | AdapterWeights
+        if model.lora_rank and rollout.lora == "adapter":
+            self._weights = AdapterWeights(self._model, model, options.weight_rounding)
+            self._model.requires_grad_(False).eval()
+        else:
+            self._weights = Weights(self._model, options.weight_rounding)
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
         self._version = 0
         self._not_ready = ""

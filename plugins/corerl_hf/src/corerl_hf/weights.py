@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.contracts.config import ModelConfig
 from corerl_hf.weight_rounding import LEVELS, Rounding, matrices, rounded
+from corerl_torch import lora
 from corerl_torch.weights import as_in_files
 from corerl_torch.weights import complete as complete
 
@@ -50,3 +52,31 @@ class Weights:
         for name, tensor in self._tensors.items():
             if tensor.shape != self._shapes[name]:
                 tensor.data = torch.empty(self._shapes[name], dtype=tensor.dtype, device=self._device)
+
+
+class AdapterWeights:
+    """The adapters of a model whose own weights are read once, and stay; while the engine sleeps, on the host."""
+
+    def __init__(self, model: Any, config: ModelConfig, rounding: Rounding = "none") -> None:
+        self._model, self._device = model, model.device
+        Weights(model, rounding)  # rounds the base
+        lora.insert(model, config)
+        self._tensors = lora.parameters(model)
+
+    @torch.no_grad()
+    def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy all adapters in.
+
+        Raises:
+            RunError: a tensor is missing, unknown or of another shape; the adapters are then partly replaced.
+        """
+        for name, tensor in complete(weights, self._tensors):
+            self._tensors[name].copy_(tensor)
+
+    def drop(self) -> None:
+        """Free the device's memory."""
+        self._model.to("cpu")
+
+    def allocate(self) -> None:
+        """Undo :meth:`drop`."""
+        self._model.to(self._device)

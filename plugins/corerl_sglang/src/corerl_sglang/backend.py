@@ -11,6 +11,7 @@ import corerl_sglang_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import RequestError
 from corerl.models import compute_dtype
+from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
@@ -39,6 +40,11 @@ OURS = (
     "dp_size",
     "pp_size",
     "enable_return_routed_experts",
+    "enable_lora",
+    "max_lora_rank",
+    "lora_target_modules",
+    "max_loras_per_batch",
+    "enable_weights_cpu_backup",
 )
 """engine arguments that users cannot set"""
 
@@ -56,8 +62,9 @@ class SglangBackend(EngineBackend):
         """
         if device != "cuda":
             raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or use hf or vllm")
-        arguments = engine_arguments(model, rollout, options)
-        settings = {"engine_args": arguments, "experts": recorded_experts(model, rollout)}
+        adapter = described(model, rollout, options)
+        arguments = engine_arguments(model, rollout, options) | adapter_arguments(adapter)
+        settings = {"engine_args": arguments, "experts": recorded_experts(model, rollout), "adapter": adapter}
         keeps = {KEEPS: "1"} if "kept_tokens" in rollout.record else {}
         environment = {**engine_environment(model, options), **keeps}
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -96,6 +103,19 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:
         arguments["cuda_graph_max_bs_decode"] = 512
     return arguments | options.engine_args
+
+
+def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Arguments for one adapter, :func:`corerl_engines.adapters.described`, beside a base that is kept during sleep."""
+    if adapter is None:
+        return {}
+    return {
+        "enable_lora": True,
+        "max_lora_rank": adapter["rank"],
+        "lora_target_modules": adapter["layers"],
+        "max_loras_per_batch": 2,  # SGLang reserves one for requests without an adapter, as those of its start
+        "enable_weights_cpu_backup": True,
+    }
 
 
 def memory_fraction(share: float) -> float:

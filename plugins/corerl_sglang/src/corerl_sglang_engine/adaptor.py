@@ -47,6 +47,8 @@ async def start(settings: dict[str, Any]) -> "SglangEngine":
     started = WatchedEngine(**arguments | {"context_length": context_length(arguments)})
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     engine = SglangEngine(started, Recording(settings["record"], settings["top_log_probs"]), experts)
+    if settings.get("adapter"):
+        await engine.ask("adapt", facts=settings["adapter"])
     engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
     return engine
 

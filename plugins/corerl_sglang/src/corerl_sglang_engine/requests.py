@@ -1,7 +1,8 @@
 """Conversion of requests to SGLang's form; imports no SGLang."""
 
 import base64
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,10 @@ def likeliest(reported: Sequence[Sequence[Any]], tokens: int, width: int) -> tup
         for rank, (log_prob, token_id, *_) in enumerate((entries or ())[:width]):
             token_ids[place, rank], log_probs[place, rank] = token_id, log_prob
     return token_ids, log_probs
+
+
+def adapter_config(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The adapter's config for SGLang, which knows no rsLoRA: its scale is that of an alpha larger by sqrt(rank)."""
+    rank, alpha = facts["rank"], facts["alpha"]
+    alpha = alpha * math.sqrt(rank) if facts["rslora"] else alpha
+    return {"r": rank, "lora_alpha": alpha, "target_modules": list(facts["layers"])}

@@ -15,6 +15,7 @@ from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, 
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from corerl_sglang_engine import filtering, written
+from corerl_sglang_engine.adapter import Adapter
 from corerl_sglang_engine.requests import KEEPS
 
 
@@ -33,6 +34,9 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     corerl_preempted = 0
     """number of times so far that a request's cache was taken by others"""
+
+    corerl_adapter: Adapter | None = None
+    """which updates consist of; None: of all weights"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,7 +63,13 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         devices: list[str] = weights.visible_devices()
         return devices
 
+    def corerl_adapt(self, facts: dict[str, Any]) -> None:
+        """From now on updates are the adapter of these facts, which every request uses."""
+        self.corerl_adapter = Adapter(self.tp_worker.model_runner.lora_manager, facts)
+
     def _add_request_to_queue(self, req: Any, *args: Any, **more: Any) -> Any:
+        if self.corerl_adapter is not None:
+            req.lora_id = self.corerl_adapter.number
         self.corerl_preempted += bool(more.get("is_retracted") or any(args))
         return super()._add_request_to_queue(req, *args, **more)
 
@@ -86,13 +96,20 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.pause_generation(PauseGenerationReqInput(mode="retract"))
         self.corerl_preempted = preempted  # by requests alone
         torch.get_device_module().synchronize()
-        written.forget(self._corerl_model())
+        if self.corerl_adapter is not None:
+            self.corerl_adapter.begin()
+        else:
+            written.forget(self._corerl_model())
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested."""
-        tensors = list(weights.read(bucket))
-        with torch.no_grad():
-            self._corerl_model().load_weights(iter(tensors))
+        if self.corerl_adapter is not None:
+            tensors = list(weights.read(bucket, copy_to=torch.device("cuda", torch.cuda.current_device())))
+            self.corerl_adapter.add(dict(tensors))
+        else:
+            tensors = list(weights.read(bucket))
+            with torch.no_grad():
+                self._corerl_model().load_weights(iter(tensors))
         taken = digests(tensor for _, tensor in tensors) if verify else []
         torch.get_device_module().synchronize()  # the bucket is reused
         return taken
@@ -107,7 +124,12 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.tree_cache.reset()
         self.req_to_token_pool.clear()
         self.token_to_kv_pool_allocator.clear()
-        lacking = written.unwritten(self._corerl_model()) if complete else []
+        if self.corerl_adapter is not None:
+            self.corerl_adapter.end(complete)
+            for each in self.waiting_queue:
+                each.lora_id = self.corerl_adapter.number
+        is_whole = complete and self.corerl_adapter is None
+        lacking = written.unwritten(self._corerl_model()) if is_whole else []
         return {"lacking": lacking, "tokens": {each.rid: len(each.output_ids) for each in self.waiting_queue}}
 
     def corerl_resume(self) -> None:

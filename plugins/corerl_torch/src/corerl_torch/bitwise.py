@@ -158,7 +158,7 @@ def _replace(module: torch.nn.Module, invariant: ModuleType) -> None:
     elif name.endswith(ALSO_ON_CPU) and invariant is on_cpu:
         return
     elif name.endswith("RMSNorm") and _is_plain_norm(module):
-        module.forward = functools.partial(_forward_norm, module, invariant.rms_norm)  # type: ignore[method-assign]
+        module.forward = functools.partial(_forward_norm, module, invariant.rms_norm)
     elif not name.endswith(ROW_BY_ROW) and (
         "Activation" in name or "GELU" in name or next(module.parameters(recurse=False), None) is not None
     ):

@@ -1,15 +1,18 @@
 """LoRA by peft: h = W x + (alpha / r) B A x with W frozen, A (r, in) and B (out, r) trained, B zero at the start.
 
-Hu et al. 2021, arXiv 2106.09685, equation 3. Adapters are inserted into the model's linear layers, in place. Weights
-are sent merged, W + (alpha / r) B A, one tensor at a time, under the names of the plain model. Trained weights are
-float32; frozen weights have the compute dtype.
+Hu et al. 2021, arXiv 2106.09685, equation 3. rsLoRA (Kalajdzievski 2023, arXiv 2312.03732) divides alpha by the square
+root of r. DoRA (Liu et al. 2024, arXiv 2402.09353, equation 5) trains a magnitude m of each row, too:
+W' = m (W + s B A) / |W + s B A|. Adapters are inserted into the model's linear layers, in place. :func:`merged` yields
+the weights of the plain model, one tensor at a time, and :func:`apart` the adapters alone, by their names in files of
+peft. Trained weights are float32; frozen weights have the compute dtype.
 """
 
 import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.files import read_text, reading_file
@@ -28,6 +32,12 @@ ADAPTER = "default"
 
 STORED = "lora.json"
 """facts that must agree between a checkpoint's adapters and the config"""
+
+PREFIX = "base_model.model."
+"""of every name in files of peft"""
+
+ABSENT: dict[str, Any] = {"lora_rank": 0, "lora_rslora": False, "lora_dora": False}
+"""facts of a checkpoint that does not state them"""
 
 
 def enabled(spec: StrategySpec) -> bool:
@@ -51,21 +61,9 @@ def add(model: Any, spec: StrategySpec) -> None:
     """Add adapters to a transformers model, random by ``spec.seed``, and freeze all other weights except a value head.
 
     Raises:
-        ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer.
+        ConfigError: as :func:`insert`.
     """
-    from peft import inject_adapter_in_model
-    from peft.tuners.lora import Linear, LoraLayer
-
-    meta = next(model.parameters()).is_meta
-    with own_random_state(spec.device, spec.seed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a value head that no name matched
-        try:
-            inject_adapter_in_model(_peft_config(spec), model, ADAPTER, low_cpu_mem_usage=meta)
-        except ValueError as error:
-            raise ConfigError("model.target_modules", str(error)) from error
-    for name, module in model.named_modules():
-        if isinstance(module, LoraLayer) and type(module) is not Linear:
-            raise ConfigError("model.target_modules", f"{name} is no linear layer")
+    insert(model, spec.model, value=spec.head == "value", seed=spec.seed)
     if spec.head == "value":
         model.score.requires_grad_(True)
     for parameter in model.parameters():
@@ -73,8 +71,57 @@ def add(model: Any, spec: StrategySpec) -> None:
             parameter.data = parameter.data.float()
 
 
+def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 0) -> None:
+    """Insert adapters that change nothing yet, in the dtype of the layers, and freeze all other weights.
+
+    Args:
+        value: the model has a value head, which gets none.
+
+    Raises:
+        ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer, or
+            ``model.lora_rank`` is more than the smaller side of a layer.
+    """
+    from peft import inject_adapter_in_model
+    from peft.tuners.lora import Linear, LoraLayer
+
+    place = next(model.parameters()).device
+    meta = place.type == "meta"
+    with own_random_state(place.type, seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a value head that no name matched
+        try:
+            inject_adapter_in_model(_peft_config(config, value=value), model, ADAPTER, low_cpu_mem_usage=meta)
+        except ValueError as error:
+            raise ConfigError("model.target_modules", str(error)) from error
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    for name, layer in layers:
+        if type(layer) is not Linear:
+            raise ConfigError("model.target_modules", f"{name} is no linear layer")
+        shape: Any = layer.get_base_layer().weight.shape
+        smaller = min(shape)
+        if config.lora_rank > smaller:
+            raise ConfigError("model.lora_rank", f"is {config.lora_rank}, and the smaller side of {name} is {smaller}")
+
+
+@contextmanager
+def without(model: Any) -> Iterator[None]:
+    """Within, the model computes without its adapters; their gradients and values are untouched."""
+    from peft.tuners.lora import LoraLayer
+
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    for layer in layers:
+        layer._disable_adapters = True  # peft's own method would also freeze them, which sharded ones cannot be
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
 Whole = Callable[[Tensor, torch.dtype | None], Tensor]
 """returns the full tensor of a parameter, in a dtype; None: the parameter's dtype"""
+
+Wholes = Callable[[Sequence[Tensor], torch.dtype | None], list[Tensor]]
+"""the same of several, of one dtype"""
 
 
 def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
@@ -85,6 +132,31 @@ def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tupl
             yield f"{owner}.weight", cast(_merge(model.get_submodule(owner), whole), dtype)
         elif ".lora_" not in name:
             yield name.replace(".base_layer.", "."), whole(parameter, dtype)
+
+
+def apart(model: Any, wholes: Wholes, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The adapters alone, by their names in files of peft, in ``dtype``; all are gathered at once."""
+    own = parameters(model)
+    yield from zip(own, wholes([*own.values()], dtype), strict=True)
+
+
+def parameters(model: Any) -> dict[str, Tensor]:
+    """The parameters of adapters, by their names in files of peft."""
+    return {in_files(name): parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+
+
+def flat(parameters: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+    """Copies in ``dtype``, views of one tensor: hundreds of small copies would take longer than all of it."""
+    whole = torch.cat([each.detach().reshape(-1) for each in parameters])
+    parts = torch.split(whole if dtype is None else whole.to(dtype), [each.numel() for each in parameters])
+    return [part.view(each.shape) for part, each in zip(parts, parameters, strict=True)]
+
+
+def in_files(name: str) -> str:
+    """The name of a parameter of an adapter in files of peft."""
+    if name.endswith(f".lora_magnitude_vector.{ADAPTER}.weight"):
+        name = name.removesuffix(".weight")
+    return PREFIX + name.replace(f".{ADAPTER}", "")
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -103,10 +175,10 @@ def write_adapter(folder: Path, spec: StrategySpec, adapters: dict[str, Tensor])
     Args:
         adapters: full tensors by their names in the model.
     """
-    config = _peft_config(spec)
+    config = _peft_config(spec.model, value=spec.head == "value")
     config.inference_mode = True
     config.save_pretrained(str(folder))
-    named = {f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": each for name, each in adapters.items()}
+    named = {in_files(name): each for name, each in adapters.items()}
     save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
@@ -118,8 +190,8 @@ def note(folder: Path, spec: StrategySpec) -> None:
 
 def check_stored(folder: Path, spec: StrategySpec) -> None:
     """Raise ConfigError if a checkpoint's adapters, or their absence, do not match ``spec``."""
-    stored: dict[str, Any] = {"lora_rank": 0, **(read_note(folder) or {})}
-    wanted = _described(spec) if enabled(spec) else {"lora_rank": 0}
+    stored: dict[str, Any] = {**ABSENT, **(read_note(folder) or {})}
+    wanted = _described(spec) if enabled(spec) else ABSENT
     for key in ("lora_rank", *wanted):
         if stored.get(key) != wanted[key]:
             theirs = f"{stored.get(key)!s:.100}"
@@ -139,28 +211,48 @@ def read_note(folder: Path) -> dict[str, Any] | None:
         for key in ("lora_rank", "lora_alpha"):
             if not (isinstance(stored[key], int | float) and 0 < stored[key] < math.inf):
                 raise TypeError(f"{key} is {stored[key]!r:.100}")
-        if not 0 < stored["lora_alpha"] / stored["lora_rank"] < math.inf:
+        if not 0 < scale(stored) < math.inf:
             raise ValueError("lora_alpha / lora_rank is beyond all numbers")
         return dict(stored)
+
+
+def scale(facts: Mapping[str, Any]) -> float:
+    """The factor of B A."""
+    rank: float = facts["lora_rank"]
+    return float(facts["lora_alpha"] / (math.sqrt(rank) if facts.get("lora_rslora") else rank))
+
+
+def with_adapter(base: Tensor, left: Tensor, right: Tensor, scaling: float, magnitude: Tensor | None = None) -> Tensor:
+    """The weight of the plain layer, float32.
+
+    Args:
+        base: (out, in); left, right: B (out, r) and A (r, in); magnitude: (out,) of DoRA.
+    """
+    whole = base.float() + (left.float() @ right.float()) * scaling
+    if magnitude is not None:
+        whole *= (magnitude.float() / torch.linalg.norm(whole, dim=1))[:, None]
+    return whole
 
 
 def _described(spec: StrategySpec) -> dict[str, Any]:
     model = spec.model
     targets = model.target_modules if isinstance(model.target_modules, str) else sorted(model.target_modules)
     name = Path(model.path).name  # the folder may have moved
-    return {"lora_rank": model.lora_rank, "lora_alpha": model.lora_alpha, "target_modules": targets, "path": name}
+    facts = {key: getattr(model, key) for key in ("lora_rank", "lora_alpha", "lora_rslora", "lora_dora")}
+    return {**facts, "target_modules": targets, "path": name}
 
 
-def _peft_config(spec: StrategySpec) -> Any:
+def _peft_config(model: ModelConfig, *, value: bool) -> Any:
     from peft import LoraConfig
 
-    model, value = spec.model, spec.head == "value"
     targets = model.target_modules
     return LoraConfig(
         base_model_name_or_path=model.path,
         task_type=None if value else "CAUSAL_LM",
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
+        use_rslora=model.lora_rslora,
+        use_dora=model.lora_dora,
         target_modules=targets if isinstance(targets, str) else list(targets),
         exclude_modules=["score"] if value else None,
     )
@@ -168,6 +260,9 @@ def _peft_config(spec: StrategySpec) -> Any:
 
 def _merge(layer: Any, whole: Whole) -> Tensor:
     left, right = (whole(each[ADAPTER].weight, torch.float32) for each in (layer.lora_B, layer.lora_A))
-    delta: Tensor = (left @ right) * layer.scaling[ADAPTER]
+    magnitudes = layer.lora_magnitude_vector
+    magnitude = whole(magnitudes[ADAPTER].weight, torch.float32) if ADAPTER in magnitudes else None
     base = whole(layer.base_layer.weight, torch.float32)
-    return base + (delta.T if layer.fan_in_fan_out else delta)
+    if layer.fan_in_fan_out:
+        return with_adapter(base.T, left, right, layer.scaling[ADAPTER], magnitude).T
+    return with_adapter(base, left, right, layer.scaling[ADAPTER], magnitude)

@@ -11,6 +11,7 @@ import corerl_vllm_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
+from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
@@ -30,9 +31,16 @@ OURS = (
     "logprobs_mode",
     "enable_sleep_mode",
     "enable_return_routed_experts",
+    "enable_lora",
+    "max_loras",
+    "max_lora_rank",
+    "lora_target_modules",
     "model_impl",
 )
 """engine arguments that users cannot set"""
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""values of vLLM's ``max_lora_rank``"""
 
 FITTING = -1
 """the model's own length, or as much as the cache holds"""
@@ -73,9 +81,12 @@ class VllmBackend(EngineBackend):
             raise ConfigError(
                 "rollout.record", "vLLM returns no experts on the CPU: use a CUDA device, or rollout.name=hf"
             )
+        adapter = described(model, rollout, options)
+        level = 1 if adapter else options.sleep_level
         settings = {
-            "engine_args": engine_arguments(model, rollout, options, device),
-            "sleep_level": options.sleep_level if device == "cuda" else 0,
+            "engine_args": engine_arguments(model, rollout, options, device) | adapter_arguments(adapter),
+            "adapter": adapter,
+            "sleep_level": level if device == "cuda" else 0,
             "replicas": options.engines,
             "preloaded": PRELOADED if device == "cuda" else (),
             "experts": recorded_experts(model, rollout),
@@ -115,7 +126,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         arguments["enable_return_routed_experts"] = True
     if options.bitwise:
         bitwise.check(model, device)
-        arguments |= {"model_impl": "transformers", "enforce_eager": True}
+        arguments["model_impl"] = "transformers"
+        arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # compiled code rounds anew
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":
@@ -130,6 +142,25 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
             # a sum over GPUs compiled into one kernel with a norm hangs without multicast (vLLM issue 48071)
             arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
     return arguments | options.engine_args
+
+
+def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Arguments for one adapter, :func:`corerl_engines.adapters.described`, that every request uses.
+
+    Raises:
+        ConfigError: vLLM has no room for the rank.
+    """
+    if adapter is None:
+        return {}
+    rooms = [rank for rank in RANKS if rank >= adapter["rank"]]
+    if not rooms:
+        raise ConfigError("model.lora_rank", f"is {adapter['rank']}, and vLLM takes at most {RANKS[-1]}: lower it")
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": rooms[0],
+        "lora_target_modules": adapter["layers"],
+    }
 
 
 def engine_environment(model: ModelConfig, options: VllmOptions, device: str) -> Mapping[str, str]:

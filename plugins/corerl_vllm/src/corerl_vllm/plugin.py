@@ -16,6 +16,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "corerl_vllm.backend:VllmBackend",
         options="corerl_vllm.options:VllmOptions",
         records=("experts", "kept_tokens", "top_log_probs"),
+        adapters=True,
         starts_beside_models=True,
         summary="vLLM in a process of its own, optionally in its own Python environment",
     )

@@ -14,6 +14,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from corerl_vllm_engine import cores
+from corerl_vllm_engine.adapter import REQUEST
 from corerl_vllm_engine.replicas import Replicas
 from corerl_vllm_engine.scheduler import PREEMPTED
 
@@ -45,17 +46,21 @@ def _engine(config: Any) -> Any:
 
 async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     recording = Recording(settings["record"], settings["top_log_probs"])
-    devices: list[list[str]] = await engine.collective_rpc(
-        "corerl_prepare", args=(recording.keeps, settings["bitwise"])
-    )
+    adapter = settings.get("adapter")
+    arguments = recording.keeps, settings["bitwise"], adapter
+    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=arguments)
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
-    return VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
+    made = VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
+    made.adapter = REQUEST if adapter else None
+    return made
 
 
 class VllmEngine:
     """See ``corerl_engine.server.Engine``."""
 
     dead = EngineDeadError
+    adapter: Any = None
+    """of every sample"""
 
     def __init__(
         self,
@@ -107,7 +112,8 @@ class VllmEngine:
     async def generate(self, sample: Any) -> None:
         prompt = self._prompt(sample.asked)
         likely = self._recording.reported(sample.asked, self.vocabulary)
-        async for output in self._engine.generate(prompt, sampling_params(sample, likely), sample.engine_id):
+        params = sampling_params(sample, likely)
+        async for output in self._engine.generate(prompt, params, sample.engine_id, lora_request=self.adapter):
             completion = output.outputs[0]
             log_probs = completion.logprobs
             chosen = [] if log_probs is None else [log_probs.logprobs[start] for start in log_probs.start_indices]

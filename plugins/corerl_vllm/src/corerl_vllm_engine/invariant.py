@@ -7,6 +7,7 @@ these functions keep in vLLM's cache in an order of their own.
 
 import functools
 import os
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -35,8 +36,11 @@ def keep_plain_weights() -> None:
         utils.dispatch_cpu_unquantized_gemm = plain
 
 
-def use(model: Any, device: str) -> None:
-    """Replace the operations of a loaded model.
+def use(model: Any, layers: Mapping[str, Any], device: str) -> None:
+    """Replace the operations of a loaded model, before its CUDA graphs are recorded.
+
+    Args:
+        layers: vLLM's layers with a cache, by name; they need not be modules of the model.
 
     Raises:
         RuntimeError: a part of the model has no invariant version.
@@ -47,6 +51,11 @@ def use(model: Any, device: str) -> None:
         from corerl_engine.invariant import on_cpu as invariant
     for module in model.modules():
         _replace(module, invariant)
+    for name, layer in layers.items():
+        if type(layer).__name__ != "Attention":
+            raise RuntimeError(f"rollout.options.bitwise: {name} ({type(layer).__name__}) has no invariant version")
+        layer.impl.do_kv_cache_update = _store
+        layer.impl.forward = functools.partial(_attend, invariant, layer.impl.scale)
 
 
 def _replace(module: Any, invariant: ModuleType) -> None:
@@ -54,9 +63,6 @@ def _replace(module: Any, invariant: ModuleType) -> None:
     method = type(getattr(module, "quant_method", None)).__name__
     if method in ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"):
         module.quant_method.apply = functools.partial(_linear, invariant)
-    elif name == "Attention":
-        module.impl.do_kv_cache_update = _store
-        module.impl.forward = functools.partial(_attend, invariant, module.impl.scale)
     elif name in ("RMSNorm", "TPAwareRMSNorm"):
         module.forward = functools.partial(_norm, module, invariant)
     elif name == "SiluAndMul":
@@ -135,3 +141,9 @@ def _attend(
         scale,
     )
     return output
+
+
+def use_in(worker: Any) -> None:
+    """:func:`use` in a worker of vLLM that has loaded its model."""
+    layers = worker.vllm_config.compilation_config.static_forward_context
+    use(worker.model_runner.get_model(), layers, worker.device.type)

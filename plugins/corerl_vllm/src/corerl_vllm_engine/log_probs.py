@@ -8,11 +8,12 @@ returns the values from just before its filters.
 from typing import Any
 
 
-def prepare(sampler: Any, keeps: bool) -> None:
+def prepare(sampler: Any, keeps: bool, bitwise: bool = False) -> None:
     """Change a sampler of vLLM's first or second model runner.
 
     Args:
         keeps: the kept tokens are recorded.
+        bitwise: log-probs are torch's own, of float32 logits, as a training strategy's; ``keeps`` is false.
 
     Raises:
         RuntimeError: the sampler has another structure.
@@ -28,10 +29,10 @@ def prepare(sampler: Any, keeps: bool) -> None:
     elif first and hasattr(sampler, "apply_temperature"):
         _first_runner(sampler)
     elif second and hasattr(sampler, "sample"):
-        _second_runner(sampler)
+        _second_runner(sampler, bitwise)
     else:
         raise RuntimeError(f"the sampler {type(sampler).__name__} of this vLLM is unknown")
-    sampler.logprobs_mode = "processed_logprobs"
+    sampler.logprobs_mode = "processed_logits" if bitwise and not first else "processed_logprobs"
 
 
 def without_ties(logits: Any, top_k: Any) -> Any:
@@ -87,9 +88,13 @@ def _first_runner(sampler: Any) -> None:
     sampler.apply_temperature, filtered.forward = apply_temperature, forward
 
 
-def _second_runner(sampler: Any) -> None:
+def _second_runner(sampler: Any, bitwise: bool) -> None:
     """``apply_sampling_params`` divides the logits and applies min-p; ``sample`` calls it, filters, and returns what is
-    kept."""
+    kept.
+
+    With ``bitwise`` the values are log-probs, which the sampler returns as they are: its own kernel sums in another
+    order, and divides logits in their own dtype.
+    """
     divide, sample = sampler.apply_sampling_params, sampler.sample
     before: list[Any] = []
 
@@ -111,8 +116,15 @@ def _second_runner(sampler: Any) -> None:
             before.append(logits.clone())  # filtering may work in place
         return logits
 
-    def sample_and_report(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        tokens = sample(*args, **kwargs)[0]
-        return tokens, before.pop()
+    def sample_and_report(logits: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        tokens = sample(logits.float() if bitwise else logits, *args, **kwargs)[0]
+        values = before.pop()
+        return tokens, values.log_softmax(dim=-1) if bitwise else values
 
+    def divide_exactly(logits: Any, rows: Any, numbers: Any) -> None:
+        temperatures = states.temperature.gpu[rows][:, None]
+        logits.div_(temperatures.where(temperatures > 0, 1.0))
+
+    if bitwise:
+        states.apply_temperature = divide_exactly
     sampler.apply_sampling_params, sampler.sample = apply_sampling_params, sample_and_report

@@ -10,6 +10,7 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from corerl_vllm_engine import invariant, log_probs
+from corerl_vllm_engine.adapter import Adapter
 
 invariant.keep_plain_weights()  # vLLM imports this module before it loads the model
 
@@ -24,23 +25,31 @@ class Worker:
     vllm_config: Any
     device: Any
 
-    def corerl_prepare(self, keeps: bool, bitwise: bool = False) -> list[str]:
+    corerl_adapter: Adapter | None = None
+
+    def corerl_prepare(self, keeps: bool, bitwise: bool = False, adapter: dict[str, Any] | None = None) -> list[str]:
         """Prepare the worker once, after the start; returns the CUDA devices that this worker sees.
 
         Args:
             keeps: the kept tokens are recorded.
             bitwise: the model computes with invariant operations.
+            adapter: facts of the adapter that updates consist of; None: they consist of all weights.
         """
-        if bitwise:
-            invariant.use(self._corerl_model(), self.device.type)
+        if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
+            invariant.use_in(self)
+        if adapter is not None:
+            self.corerl_adapter = Adapter(self.model_runner.lora_manager, adapter)
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
-            log_probs.prepare(sampler, keeps)
+            log_probs.prepare(sampler, keeps, bitwise)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
         devices: list[str] = weights.visible_devices()
         return devices
 
     def corerl_begin_update(self) -> None:
-        """Discard the state of an incomplete update, and expect all weights."""
+        """Discard the state of an incomplete update, and expect all weights, or all of the adapter."""
+        if self.corerl_adapter is not None:
+            self.corerl_adapter.begin()
+            return
         model = self._corerl_model()
         self.corerl_names = {as_reported(name) for name, _ in model.named_parameters()}
         self.corerl_loaded: set[str] = set()
@@ -55,19 +64,26 @@ class Worker:
 
         If vLLM keeps the tensors of a layer until the layer is complete, it gets copies.
         """
-        tensors = list(weights.read(bucket))
-        if not self.corerl_in_place:
-            tensors = [(name, tensor.to(self.device, copy=True)) for name, tensor in tensors]
-        with self._corerl_loading():
-            loaded = self._corerl_model().load_weights(iter(tensors))
-        self.corerl_loaded |= set(map(as_reported, loaded or ()))
+        if self.corerl_adapter is not None:
+            tensors = list(weights.read(bucket, copy_to=self.device))
+            self.corerl_adapter.add(dict(tensors))
+        else:
+            tensors = list(weights.read(bucket))
+            if not self.corerl_in_place:
+                tensors = [(name, tensor.to(self.device, copy=True)) for name, tensor in tensors]
+            with self._corerl_loading():
+                loaded = self._corerl_model().load_weights(iter(tensors))
+            self.corerl_loaded |= set(map(as_reported, loaded or ()))
         taken = digests(tensor for _, tensor in tensors) if verify else []
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the bucket is reused
         return taken
 
     def corerl_end_update(self, complete: bool) -> list[str]:
-        """End an update; returns vLLM's names of weights that were not loaded."""
+        """End an update; returns vLLM's names of weights that were not loaded, or of layers that it does not have."""
+        if self.corerl_adapter is not None:
+            with torch.inference_mode():
+                return self.corerl_adapter.end(complete)
         if not self.corerl_in_place:
             with self._corerl_loading():
                 finalize_layerwise_reload(self._corerl_model(), self.vllm_config.model_config)

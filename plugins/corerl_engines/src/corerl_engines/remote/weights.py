@@ -15,12 +15,13 @@ def visible_devices() -> list[str]:
     return [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
 
 
-def read(bucket: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def read(bucket: dict[str, Any], copy_to: torch.device | None = None) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a bucket, as views, or as views of a copy on this process's device if the bucket is elsewhere.
 
     Args:
         bucket: ``source`` (``path`` of a file, or ``device`` and ``handle``) and ``tensors``: name, dtype, shape and
             offset of each.
+        copy_to: yield views of one copy on this device instead.
     """
     source = bucket["source"]
     if "path" in source:
@@ -29,6 +30,10 @@ def read(bucket: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
         flat = _shared(source["device"], tuple(source["handle"]))
         # an engine that can sleep keeps weights in memory that other devices cannot write
         flat = flat.to(torch.cuda.current_device())
+    if copy_to is not None:
+        last = bucket["tensors"][-1]
+        size = torch.Size(last["shape"]).numel() * getattr(torch, last["dtype"]).itemsize
+        flat = flat[: last["offset"] + size].to(copy_to, copy=True)
     for tensor in bucket["tensors"]:
         dtype: torch.dtype = getattr(torch, tensor["dtype"])
         start, size = tensor["offset"], torch.Size(tensor["shape"]).numel() * dtype.itemsize

@@ -15,7 +15,7 @@ from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import configuration, experts, memory
+from corerl_tools.check import adapters, configuration, experts, memory
 
 
 @dataclass
@@ -82,10 +82,11 @@ def check(
         report.findings += data.look(config, looked.parts, looked.plugins)
         sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
     report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
-    report.findings += _rounded_weights(config, _on(config, machine))
+    report.findings += _rounded_weights(config, looked.parts, _on(config, machine))
     report.findings += _order(config)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
+        report.findings += adapters.look(config, looked.parts, sizes["actor"])
         report.findings += experts.look(config, looked.parts, sizes["actor"])
         report.estimate = memory.estimate(
             config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
@@ -195,18 +196,21 @@ def _order(config: TrainConfig) -> Iterator[Finding]:
         yield finding("warning", "trainer.batch_order", sentence, remedy)
 
 
-def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
+def _rounded_weights(config: TrainConfig, parts: Parts | None, device: str) -> Iterator[Finding]:
     """Findings for an engine that computes in bf16: updates smaller than the spacing of bf16 numbers get lost."""
     if config.model.dtype == "fp32" or (config.model.dtype == "auto" and device == "cpu"):
         return
     metric = "the metric weights/update_lost_in_rounding measures the loss"
+    if adapters.sent(config, parts):
+        return
     if config.model.lora_rank:
         yield finding(
             "warning",
             "model.lora_rank",
             "the engine gets base model and adapter merged and rounded to bf16, and the trainer computes with both "
             f"apart: early in a run most of the adapter is lost in the rounding; {metric}",
-            "Raise actor.optim.lr (LoRA needs about ten times the rate of full training), correct with "
+            "Set rollout.lora=adapter if the engine can, raise actor.optim.lr (LoRA needs about ten times the rate of "
+            "full training), correct with "
             "algorithm.rollout_correction.rollout_is=token, or set model.dtype=fp32.",
         )
     else:
@@ -220,7 +224,8 @@ def _sizes(
 ) -> dict[str, ModelSize]:
     """The size of the model of each role; empty, with a finding, if a size cannot be known."""
     sizes: dict[str, ModelSize] = {}
-    needs_ref, needs_critic = parts is not None and parts.needs_ref, parts is not None and parts.value_loss is not None
+    needs_ref = parts is not None and parts.needs_ref and not adapters.shares_reference(config, parts)
+    needs_critic = parts is not None and parts.value_loss is not None
     roles: list[tuple[str, str | None, str]] = [("actor", None, "model.path")]
     roles += [("ref", config.ref.path, "ref.path")] if needs_ref else []
     roles += [("critic", config.critic.path, "critic.path")] if needs_critic else []

@@ -114,9 +114,8 @@ def paged_attention(
     for row, (start, end) in enumerate(itertools.pairwise(starts[: len(lengths) + 1].tolist())):
         slots = (table[row, :, None].long() * page + torch.arange(page)).flatten()[: int(lengths[row])]
         key, value = cache[slots].unbind(1)
-        parts.append(
-            padded_attention(*(each.transpose(0, 1)[None] for each in (query[start:end], key, value)), None, scale)
-        )
+        own, key, value = (each.transpose(0, 1)[None] for each in (query[start:end], key, value))
+        parts.append(padded_attention(own, key, value, None, scale))
     return torch.cat(parts, dim=2)[0].transpose(0, 1)
 
 

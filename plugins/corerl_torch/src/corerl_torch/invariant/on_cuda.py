@@ -149,7 +149,8 @@ class _MeanSquare(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (hidden,) = ctx.saved_tensors
-        return (hidden.float() * (gradients[0] * (2.0 / hidden.shape[-1]))).to(hidden.dtype)
+        gradient: Tensor = hidden.float() * (gradients[0] * (2.0 / hidden.shape[-1]))
+        return gradient.to(hidden.dtype)
 
 
 class _PackedAttention(torch.autograd.Function):
@@ -166,8 +167,8 @@ class _PackedAttention(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(query, key, value)
         ctx.plain = plain
-        flat = (each[0].transpose(0, 1) for each in (query, key, value))
-        return _attend(*flat, bounds, None, longest, scale, None, 0)[None]
+        query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
+        return _attend(query, key, value, bounds, None, longest, scale, None, 0)[None]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

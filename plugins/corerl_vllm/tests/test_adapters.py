@@ -1,0 +1,106 @@
+"""Adapters alone to the real engine: its base is read once, and an update replaces the adapter."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from vllm_engine import PROMPT, TOLERANCE, generate, one_more_engine
+
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.errors import ConfigError, RunError
+from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl_torch import lora
+from corerl_torch.loading import load_causal_lm
+from corerl_vllm.backend import VllmBackend, adapter_arguments
+
+FACTS = {"lora_rank": 3, "lora_alpha": 12, "lora_rslora": True}
+
+
+def adapted(seed: int, **changes):
+    """A model with random adapters."""
+    config = ModelConfig(str(tiny_model()), **{**FACTS, **changes})
+    model = load_causal_lm(config, device="cpu", dtype=torch.float32)
+    lora.insert(model, config, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if ".lora_B." in name:
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def alone(model):
+    return lora.apart(model, lora.flat)
+
+
+def true_log_probs(model, tokens: list[int]) -> torch.Tensor:
+    merged = reference(tiny_model())
+    if model is not None:
+        merged.load_state_dict(dict(lora.merged(model, lora.cast, torch.float32)), strict=False)
+    return response_log_probs(merged.double(), PROMPT, tokens).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+
+
+@pytest.fixture(scope="module")
+def backend(start: Callable[..., VllmBackend], engine_python: str) -> Iterator[VllmBackend]:
+    yield start(FACTS, RolloutConfig(name="vllm", lora="adapter"), python=engine_python)
+
+
+@one_more_engine
+@pytest.mark.xdist_group("vllm-adapters")
+def test_every_version_has_its_adapter_and_the_first_is_the_base(backend: VllmBackend):
+    for version, model in ((0, None), (1, adapted(1)), (2, adapted(2))):
+        if model is not None:
+            backend.update_weights(alone(model), version, verify=True)
+        [completion] = generate(backend)
+        assert completion.weight_version == version
+        given = torch.tensor(completion.log_probs, dtype=torch.float64)
+        torch.testing.assert_close(given, true_log_probs(model, list(completion.token_ids)), rtol=0, atol=TOLERANCE)
+
+
+@one_more_engine
+@pytest.mark.xdist_group("vllm-adapters")
+def test_an_incomplete_update_leaves_the_engine_without_weights(backend: VllmBackend):
+    for model, message in (
+        (adapted(1, lora_rank=2), r"has shape \[2, 64\], the rollout model's has \[3, 64\]"),
+        (adapted(1, target_modules=["q_proj"]), "is missing in the update"),
+    ):
+        with pytest.raises(RunError, match=message):
+            backend.update_weights(alone(model), 9)
+        with pytest.raises(RunError, match="the last weight update was not complete"):
+            generate(backend)
+    backend.update_weights(alone(adapted(3)), 10)
+    assert generate(backend)[0].weight_version == 10
+
+
+@one_more_engine
+@pytest.mark.xdist_group("vllm-adapters")
+def test_tokens_after_an_update_in_flight_are_of_the_new_adapter_alone(backend: VllmBackend):
+    old, new = adapted(4), adapted(5)
+    backend.update_weights(alone(old), 20)
+    sampling = SamplingParams(max_tokens=400, ignore_eos=True, temperature=1.0, seed=3)
+
+    async def across():
+        running = asyncio.create_task(backend.generate([GenerationRequest("r", PROMPT, sampling)]))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(backend.update_weights, alone(new), 21)
+        return (await running)[0][0]
+
+    completion = asyncio.run(across())
+    assert [version for _, _, version in completion.version_runs()] == [20, 21]
+    tokens = list(completion.token_ids)
+    for start, end, version in completion.version_runs():
+        true = true_log_probs(old if version == 20 else new, tokens)[start:end]
+        given = torch.tensor(completion.log_probs[start:end], dtype=torch.float64)
+        torch.testing.assert_close(given, true, rtol=1e-4, atol=TOLERANCE)
+
+
+def test_a_rank_that_vllm_has_no_room_for_is_refused():
+    assert adapter_arguments({"rank": 17, "layers": ["q_proj"]})["max_lora_rank"] == 32
+    with pytest.raises(ConfigError, match=r"model.lora_rank: is 513, and vLLM takes at most 512"):
+        adapter_arguments({"rank": 513, "layers": []})
+
+
+def test_an_engine_with_random_weights_is_refused(start: Callable[..., VllmBackend], engine_python: str):
+    with pytest.raises(ConfigError, match=r"rollout.options.load_format: is dummy, and the base of adapters"):
+        start(FACTS, RolloutConfig(name="vllm", lora="adapter"), python=engine_python, load_format="dummy")
