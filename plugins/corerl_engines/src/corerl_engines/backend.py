@@ -15,7 +15,6 @@ from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
-from corerl.contracts.token_columns import TokenValues
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
@@ -27,8 +26,6 @@ from corerl_engines.parallel import check_parallel
 from corerl_engines.process import Answer, EngineKind, EngineProcess
 from corerl_engines.remote import frames
 from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
-from corerl_torch import media_store
-from corerl_torch.media import images_of
 from corerl_torch.weights import Slot, place
 from corerl_torch.weights.digest import digest
 
@@ -330,15 +327,7 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
         "seed": sampling.seed,
-        "images": _images(request),
     }
-
-
-def _images(request: GenerationRequest) -> list[dict[str, Any]]:
-    """Of each image the file of its pixels, and the place of its first token."""
-    column = request.media.get(media_store.COLUMN)
-    found = images_of(column) if isinstance(column, TokenValues) else ()
-    return [{"path": str(media_store.path_of(image.digest).absolute()), "start": image.start} for image in found]
 
 
 def _completions(answer: Answer) -> list[Completion]:

@@ -17,7 +17,6 @@ from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_torch import bitwise
-from corerl_torch.loading import image_text_config
 from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
 
@@ -109,7 +108,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "dtype": str(compute_dtype(model, device)).removeprefix("torch."),
         "trust_remote_code": model.trust_remote_code,
         "load_format": "dummy" if dummy else "auto",
-        "skip_tokenizer_init": image_text_config(model) is None,  # vLLM's processors of images need a tokenizer
+        "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "worker_extension_cls": "corerl_vllm_engine.worker.Worker",
         "scheduler_cls": "corerl_vllm_engine.scheduler.make",

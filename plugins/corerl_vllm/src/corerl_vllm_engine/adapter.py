@@ -50,7 +50,7 @@ class Adapter:
             helper,
             device=str(self._worker.device),
             dtype=self._worker.lora_config.lora_dtype,
-            weights_mapper=None if mapper is None else mapper.get_rename_mapper(),
+            weights_mapper=None if mapper is None else _renaming(mapper),
         )
         packed = self._manager.packed_modules
         known = {*self._manager.modules, *(name for names in packed.values() for name in names)}
@@ -63,3 +63,8 @@ class Adapter:
         self._manager.remove_adapter(NUMBER)
         self._manager.add_adapter(made)
         self._manager.activate_adapter(NUMBER)
+
+
+def _renaming(mapper: Any) -> Any:
+    """The renaming of modules without the joining of layers, as named by releases up to 0.26 and by later ones."""
+    return mapper.get_unstacked_mapper() if hasattr(mapper, "get_unstacked_mapper") else mapper.get_rename_mapper()

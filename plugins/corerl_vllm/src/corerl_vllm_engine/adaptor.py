@@ -77,7 +77,7 @@ class VllmEngine:
         self.devices = sorted(set[str].intersection(*map(set, devices)))
         self.parts = [self]
         self.room: int = engine.vllm_config.scheduler_config.max_num_seqs
-        self._outputs, self._processor = 0, None
+        self._outputs = 0
         self._load: dict[str, float] = {"room": self.room}
         self._count_outputs(engine.output_processor)
         self._take_stats(engine.output_processor)
@@ -110,7 +110,7 @@ class VllmEngine:
         return self._load
 
     async def generate(self, sample: Any) -> None:
-        prompt = self._prompt(sample.asked)
+        prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}
         likely = self._recording.reported(sample.asked, self.vocabulary)
         params = sampling_params(sample, likely)
         async for output in self._engine.generate(prompt, params, sample.engine_id, lora_request=self.adapter):
@@ -126,18 +126,6 @@ class VllmEngine:
                 values = np.array(log_probs.logprobs).reshape(-1, 1 + likely)[of_tokens]
                 sample.columns |= self._recording.columns(sample.asked, token_ids, values)
             self._record(sample, getattr(completion, "routed_experts", None))
-
-    def _prompt(self, asked: dict[str, Any]) -> Any:
-        """The input of the engine; the processor of images is made for the first one."""
-        if not asked.get("images"):
-            return {"prompt_token_ids": asked["prompt_ids"]}
-        from vllm.multimodal import MULTIMODAL_REGISTRY
-
-        from corerl_vllm_engine.images import prompt_with
-
-        if self._processor is None:
-            self._processor = MULTIMODAL_REGISTRY.create_processor(self._engine.model_config)
-        return prompt_with(asked["prompt_ids"], asked["images"], self._processor)
 
     def _record(self, sample: Any, routed: Any) -> None:
         """The experts of the tokens that were read; an aborted request may lack those of its last tokens."""
