@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
+    from corerl.contracts.token_columns import TokenValues
     from corerl.contracts.tokenizers import ChatTokenizer
 
 
@@ -70,7 +71,12 @@ class Model(Protocol):
         ...
 
     async def generate(
-        self, token_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        media: "Mapping[str, TokenValues] | None" = None,
     ) -> Sampled:
         """Continue these tokens.
 
@@ -82,6 +88,8 @@ class Model(Protocol):
         Args:
             max_tokens: 1 or more; None: all that is left of the room.
             stop: texts; the sample ends with the token that completes the first of them.
+            media: column (``images``) -> values of ``token_ids``, by the tokenizer (``encode_media``); None: those of
+                the request that this one continues, or of the row.
 
         Raises:
             RefusedError: a token outside the vocabulary; a first request beyond ``data.max_prompt_length``, or another

@@ -90,6 +90,10 @@ class BackendFacts:
     """Facts of a rollout backend."""
 
     media: tuple[str, ...] = fact((), "accepts these columns of the data (`images`, `videos`); `request.media`")
+    columns: tuple[str, ...] = fact(
+        (),
+        "reads these columns of the prompt's tokens (`images`), by a tokenizer that processes media; `request.media`",
+    )
     records: tuple[str, ...] = fact((), "records these columns of tokens (`rollout.record`); `completion.columns`")
     adapters: bool = fact(False, "takes adapters alone, beside the base that it loads once (`rollout.lora`)")
     starts_beside_models: bool = fact(

@@ -1,7 +1,7 @@
 """Rollout backends: token ids in, sampled token ids and their log-probs out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from corerl.contracts.token_columns import TokenValues
@@ -46,8 +46,9 @@ class GenerationRequest:
     """One prompt. ``request_id`` is its name for :meth:`RolloutBackend.abort`.
 
     Attributes:
-        media: column of the row (``images``, ``videos``) -> content, as read. A backend gets the columns of its
-            registration alone (``media=("images",)``).
+        media: column of the row (``images``, ``videos``) -> content, as read; or, by a tokenizer that processes media
+            (:class:`corerl.contracts.tokenizers.MediaTokenizer`), TokenValues of the prompt's tokens. A backend gets
+            the columns of its registration alone (``media=("images",)``).
         session: requests of one session share a prefix, as the turns of an episode do: one engine, whose cache has the
             prefix, should serve them. Responses do not depend on the session; '': none.
     """
@@ -57,6 +58,22 @@ class GenerationRequest:
     sampling: SamplingParams
     media: Mapping[str, Any] = field(default_factory=dict)
     session: str = ""
+
+    def with_media(self, completions: "list[Completion]") -> "list[Completion]":
+        """Completions with the request's columns of tokens, which training reads too."""
+        columns = {name: value for name, value in self.media.items() if isinstance(value, TokenValues)}
+        if not columns:
+            return completions
+        return [
+            replace(
+                each,
+                columns={
+                    **each.columns,
+                    **{name: column.widened(len(each.token_ids)) for name, column in columns.items()},
+                },
+            )
+            for each in completions
+        ]
 
     def check_prompt(self, vocabulary: int) -> None:
         """Raise RunError for an empty prompt or a token outside a vocabulary of this size."""

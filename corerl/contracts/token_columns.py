@@ -44,6 +44,10 @@ class TokenValues:
     def __len__(self) -> int:
         return len(self.counts)
 
+    def equals(self, other: "TokenValues") -> bool:
+        """Whether the tokens have the same values."""
+        return np.array_equal(self.counts, other.counts) and np.array_equal(self.values, other.values)
+
     def cut(self, start: int, end: int) -> "TokenValues":
         """The values of the tokens from ``start`` to ``end``."""
         first, last = int(self.counts[:start].sum()), int(self.counts[:end].sum())
@@ -54,6 +58,15 @@ class TokenValues:
         missing = max(0, tokens - len(self))
         own = self.cut(len(self) - tokens + missing, len(self))
         return TokenValues(own.values, np.concatenate([np.zeros(missing, np.int32), own.counts])) if missing else own
+
+    def joined(self, further: "TokenValues") -> "TokenValues":
+        """These values and those of further tokens, end to end."""
+        parts = [part.values for part in (self, further) if len(part.values)] or [self.values]
+        return TokenValues(np.concatenate(parts), np.concatenate([self.counts, further.counts]))
+
+    def widened(self, tokens: int) -> "TokenValues":
+        """The values with those of ``tokens`` further tokens, which have none."""
+        return TokenValues(self.values, np.concatenate([self.counts, np.zeros(tokens, np.int32)]))
 
     def then(self, further: "TokenValues", tokens: int) -> "TokenValues":
         """These values and those of ``tokens`` further tokens, the last ones of ``further``.

@@ -1,7 +1,10 @@
 """Tokenizers of models with their chat templates; a plugin loads them (hook ``load_tokenizer``)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from corerl.contracts.token_columns import TokenValues
 
 
 class ChatTokenizer(Protocol):
@@ -64,4 +67,44 @@ class SizedTokenizer(Protocol):
     @property
     def vocabulary_size(self) -> int | None:
         """Token ids below are those of the model; None: unknown."""
+        ...
+
+
+@runtime_checkable
+class MediaTokenizer(Protocol):
+    """A tokenizer of a model that reads images: it also processes them, once.
+
+    An image is a value of a column of tokens, at the first of the tokens that stand for it. The value names the
+    processed image for engine and trainer.
+    """
+
+    def place_media(
+        self, messages: Sequence[Mapping[str, Any]], media: Mapping[str, Any], location: object
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Process the media, and put a reference to each in the place of its ``<image>`` in the texts.
+
+        Args:
+            media: column of the row -> content, as read; may be empty.
+            location: the place of the chat, for error messages; its folder has the files that a row may name.
+
+        Returns:
+            (messages with parts ``{"type": "image", "image": reference}``, column -> references).
+
+        Raises:
+            DataError: there are more or fewer marks than media, or one cannot be read.
+        """
+        ...
+
+    def encode_media(
+        self, text: str, media: Mapping[str, Any], location: object, *, inside: bool = False
+    ) -> "tuple[list[int], Mapping[str, TokenValues]]":
+        """Token ids of a rendered text, and column (``images``) -> values of these tokens.
+
+        Args:
+            media: column -> references, in the order of the text; or contents of media.
+            inside: the text is from the middle of a chat.
+
+        Raises:
+            DataError: the media do not fit the text, or cannot be read.
+        """
         ...

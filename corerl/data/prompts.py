@@ -1,11 +1,11 @@
 """Prompts: parquet rows through the chat template to token ids of a bounded length."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from corerl.contracts.config import DataConfig
-from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places
@@ -22,7 +22,8 @@ class Prompt:
         token_ids: the templated chat up to the response, at most ``data.max_prompt_length`` ids.
         messages: the chat.
         data_source, ground_truth, extra_info: of its row, for the scorer.
-        media: ``images`` and ``videos`` of its row, for the rollout backend.
+        media: ``images`` and ``videos`` of its row, for the rollout backend; TokenValues of ``token_ids`` if the
+            tokenizer processes them.
     """
 
     index: int
@@ -109,14 +110,29 @@ def _tokenize(
 ) -> list[_Tokenized]:
     tokenized: list[_Tokenized] = []
     for batch in batches(records, description):
+        if isinstance(tokenizer, MediaTokenizer):
+            batch = [_with_references(record, tokenizer) for record in batch]
         texts = [
             tokenizer.render(
                 record.messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs
             )
             for record in batch
         ]
-        tokenized += zip(batch, map(tuple, tokenizer.encode(texts)), strict=True)
+        if isinstance(tokenizer, MediaTokenizer):
+            tokenized += [_with_columns(record, text, tokenizer) for record, text in zip(batch, texts, strict=True)]
+        else:
+            tokenized += zip(batch, map(tuple, tokenizer.encode(texts)), strict=True)
     return tokenized
+
+
+def _with_references(record: PromptRecord, tokenizer: MediaTokenizer) -> PromptRecord:
+    messages, media = tokenizer.place_media(record.messages, record.media, record.location)
+    return replace(record, messages=messages, media=media)
+
+
+def _with_columns(record: PromptRecord, text: str, tokenizer: MediaTokenizer) -> _Tokenized:
+    token_ids, media = tokenizer.encode_media(text, record.media, record.location)
+    return replace(record, media=media), tuple(token_ids)
 
 
 def _without_overlong(tokenized: list[_Tokenized], max_length: int, report: LoadReport) -> Iterator[_Tokenized]:
@@ -133,6 +149,11 @@ def _truncated(tokenized: list[_Tokenized], data: DataConfig, report: LoadReport
         return tokenized
     if data.truncation == "error":
         raise DataError(_too_long(overlong, data.max_prompt_length))
+    if uncut := next((record for record, _ in overlong if record.media), None):
+        raise DataError(
+            f"{uncut.location}: a prompt with {' and '.join(uncut.media)} is longer than data.max_prompt_length="
+            f"{data.max_prompt_length} tokens and cannot be cut: use data.filter_overlong_prompts=true"
+        )
     report.truncated = len(overlong)
     return [(record, truncate(ids, data.max_prompt_length, data.truncation)) for record, ids in tokenized]
 

@@ -10,6 +10,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.contracts.runtimes import Replicas, Role
+from corerl.contracts.token_columns import TokenValues
 from corerl.contracts.workers import OnSent, Requests
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
@@ -41,7 +42,7 @@ class EpisodeOrder:
     """An episode to be played: its number in its group, and the plain values of the group.
 
     Attributes:
-        prompt: without media.
+        prompt: without media that are no columns of tokens.
         sampling: of one response.
         session: none: any worker may play it.
     """
@@ -55,7 +56,10 @@ class EpisodeOrder:
 
     @classmethod
     def of(cls, group: Group, sample: int) -> "EpisodeOrder":
-        prompt = dataclasses.replace(group.prompt, media={}) if group.prompt.media else group.prompt
+        prompt, media = group.prompt, group.prompt.media
+        if media:
+            kept = {name: value for name, value in media.items() if isinstance(value, TokenValues)}
+            prompt = dataclasses.replace(prompt, media=kept)
         sampling = dataclasses.replace(group.sampling, n=1)
         return cls(prompt, group.seed, sampling, group.name, sample)
 
@@ -213,7 +217,7 @@ class _OfEpisode:
             self._group.on_begin()
 
         if self._group.prompt.media:
-            request = dataclasses.replace(request, media=self._group.prompt.media)
+            request = dataclasses.replace(request, media={**self._group.prompt.media, **request.media})
         try:
             return await self._requests.complete(request, sent)
         except RefusedError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, MeasuredChat, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
-from corerl.contracts.token_columns import cut_columns
+from corerl.contracts.token_columns import TokenValues, cut_columns
 from corerl.contracts.tokenizers import ChatTokenizer, SizedTokenizer
 from corerl.contracts.workers import Requests
 from corerl.errors import RefusedError, RunError, TooLongError
@@ -28,6 +28,7 @@ class Node:
         turn: the sample.
         text: of the sample, without special tokens.
         room: tokens that fit into its conversation behind it.
+        media: of the request.
         times: of asking, sending and the answer, in seconds since the episode began.
         is_full: a later request found no room behind it.
     """
@@ -39,6 +40,7 @@ class Node:
     text: str
     room: int
     times: tuple[float, float, float]
+    media: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     children: "list[Node]" = dataclasses.field(default_factory=list)
     is_full: bool = False
 
@@ -103,11 +105,16 @@ class Recorder:
         self._is_over = False
 
     async def generate(
-        self, token_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        media: Mapping[str, TokenValues] | None = None,
     ) -> Sampled:
         """See :meth:`corerl.contracts.agents.Model.generate`."""
         try:
-            sampled = await self._generate(list(token_ids), max_tokens, stop)
+            sampled = await self._generate(list(token_ids), max_tokens, stop, media)
             self.refusal = None
             return sampled
         except RefusedError as error:
@@ -160,10 +167,17 @@ class Recorder:
         if self._address is not None and self._services.endpoint is not None:
             self._services.endpoint.shut(self._address)
 
-    async def _generate(self, token_ids: list[int], max_tokens: int | None, stop: Sequence[str]) -> Sampled:
+    async def _generate(
+        self,
+        token_ids: list[int],
+        max_tokens: int | None,
+        stop: Sequence[str],
+        given: Mapping[str, TokenValues] | None,
+    ) -> Sampled:
         if self._is_over:
             raise RunError("an agent sent a request after its episode's end")
-        parent, read = self._continued(token_ids)
+        parent, read = self._continued(token_ids, given)
+        media = self._media(parent, token_ids) if given is None else given
         self._check_vocabulary(read)
         room = self._room(parent, read)
         if room < 1:
@@ -175,7 +189,7 @@ class Recorder:
         sampling = dataclasses.replace(
             self.group.sampling, n=1, seed=self._seed(parent, read), max_tokens=min(room, max_tokens or room)
         )
-        request = GenerationRequest(f"{name}-{number}", token_ids, sampling, self.group.prompt.media, session=name)
+        request = GenerationRequest(f"{name}-{number}", token_ids, sampling, media, session=name)
         asked, sent = self._now(), [0.0]
 
         def on_sent(ago: float = 0.0) -> None:
@@ -185,16 +199,29 @@ class Recorder:
         [turn] = await self._queue.complete(request, on_sent)
         turn, text = self._ended(turn, stop)
         times = (asked, sent[0], self._now())
-        self._add(Node(number, parent, read, turn, text, room - len(turn.token_ids), times))
+        self._add(Node(number, parent, read, turn, text, room - len(turn.token_ids), times, media))
         return Sampled(turn.token_ids, text, turn.finish_reason, turn.log_probs)
 
     def _now(self) -> float:
         return time.perf_counter() - self._start
 
-    def _continued(self, token_ids: list[int]) -> tuple[Node | None, list[int]]:
+    def _continued(
+        self, token_ids: list[int], media: Mapping[str, TokenValues] | None
+    ) -> tuple[Node | None, list[int]]:
         """The request with the longest path that begins ``token_ids``, and the tokens behind that path."""
-        parent, end = _longest(self._roots, token_ids, 0)
+        parent, end = _longest(self._roots, token_ids, 0, media)
         return parent, token_ids[end:]
+
+    def _media(self, parent: Node | None, token_ids: list[int]) -> dict[str, Any]:
+        """Of a request without media of its own: those of the request that it continues, or of the prompt."""
+        own = self.group.prompt
+        known = own.media if parent is None else parent.media
+        if parent is None and token_ids[: len(own.token_ids)] != list(own.token_ids):
+            known = {name: value for name, value in known.items() if not isinstance(value, TokenValues)}
+        return {
+            name: value.widened(len(token_ids) - len(value)) if isinstance(value, TokenValues) else value
+            for name, value in known.items()
+        }
 
     def _check_vocabulary(self, read: Sequence[int]) -> None:
         size = self.tokenizer.vocabulary_size if isinstance(self.tokenizer, SizedTokenizer) else None
@@ -254,14 +281,31 @@ class Recorder:
         (self._roots if node.parent is None else node.parent.children).append(node)
 
 
-def _longest(nodes: Iterable[Node], token_ids: list[int], start: int) -> tuple[Node | None, int]:
-    """The request with the longest path from ``nodes`` on that stands in ``token_ids`` at ``start``, and its end."""
+def _longest(
+    nodes: Iterable[Node], token_ids: list[int], start: int, media: Mapping[str, TokenValues] | None
+) -> tuple[Node | None, int]:
+    """The request with the longest path from ``nodes`` on that stands in ``token_ids`` at ``start``, and its end.
+
+    Args:
+        media: of ``token_ids``; None: those of the found request.
+    """
     best: tuple[Node | None, int] = (None, start)
     for node in nodes:
         middle = start + len(node.read)
         end = middle + len(node.turn.token_ids)
         if token_ids[start:middle] == node.read and token_ids[middle:end] == list(node.turn.token_ids):
-            found, further = _longest(node.children, token_ids, end)
+            if media is not None and not _agree(media, node.media, middle):
+                continue
+            found, further = _longest(node.children, token_ids, end, media)
             if further > best[1]:
                 best = found or node, further
     return best
+
+
+def _agree(media: Mapping[str, TokenValues], others: Mapping[str, Any], tokens: int) -> bool:
+    """Whether the first tokens of two requests have the same media."""
+    columns = [
+        {name: each.cut(0, tokens) for name, each in both.items() if each.counts.any()} for both in (media, others)
+    ]
+    one, two = ({name: each for name, each in both.items() if len(each.values)} for both in columns)
+    return one.keys() == two.keys() and all(each.equals(two[name]) for name, each in one.items())

@@ -161,7 +161,7 @@ class RequestQueue:
 
         def on_finished(position: int, completions: list[Completion]) -> None:
             if not (future := end(position)).done():
-                future.set_result(completions)
+                future.set_result(sent[position].request.with_media(completions))
 
         error: BaseException | None = None
         try:

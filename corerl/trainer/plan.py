@@ -120,7 +120,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         with reading(checkpoint.path / "state.json"):
             sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
-    check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
+    check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry, parts.strategy.entry)
     sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])
     scored = parts.agent is None or config.rollout.multi_turn.score_response
     scorers = select_scorers(sources, parts, plugins.registries) if scored else {}

@@ -163,7 +163,8 @@ def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(mon
     config.ref.path, config.ref.log_prob_max_token_len_per_gpu, config.trainer.seed = "reference", 20, 5
     entry = SimpleNamespace(facts=SimpleNamespace(adapters=False))
     part = SimpleNamespace(load=lambda: lambda spec=None: spec, load_fact=lambda name: None, entry=entry)
-    parts = SimpleNamespace(rollout_backend=part, strategy=part, critic_strategy=part, value_loss=part, policy_loss=part, kl_loss=None)
+    names = ("rollout_backend", "strategy", "critic_strategy", "value_loss", "policy_loss")
+    parts = SimpleNamespace(**dict.fromkeys(names, part), kl_loss=None)
     monkeypatch.setattr(workers, "parts_of", lambda config: parts)
     actor, most = config.actor, config.actor.ppo_max_token_len_per_gpu
     own = {"optim": actor.optim, "total_steps": 6, "grad_clip": actor.grad_clip, "temperature": 0.7, "seed": 5}

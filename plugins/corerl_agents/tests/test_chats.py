@@ -217,14 +217,16 @@ def test_without_room_the_reply_is_empty_and_continues_nothing(qwen):
     assert (second.message, list(second.sampled.token_ids)) == ({"role": "assistant", "content": ""}, [])
 
 
-def test_contents_in_parts_are_texts_and_images_are_refused(qwen):
+def test_contents_in_parts_are_texts_and_images_are_refused_by_a_model_of_text(qwen):
     model = model_of(qwen, Engine(qwen, [says("qwen2.5", "1"), says("qwen2.5", "2")]))
     parts = [{"type": "text", "text": "G"}, {"type": "text", "text": "o.", "cache_control": {"type": "ephemeral"}}]
     ask(model, CHAT, lambda r: [CHAT[0], {"role": "user", "content": parts}, r[0].message, GO_ON])
     assert parents(model) == [None, 0]
     image = {"type": "image_url", "image_url": {"url": "data:"}}
     for messages, reason in (
-        ([{"role": "user", "content": [image]}], "image_url"),
+        ([{"role": "user", "content": [image]}], "the model reads text alone"),
+        ([{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}], "input_audio"),
+        ([{"role": "assistant", "content": [image]}], "is the assistant's and has an image"),
         ([], "needs messages"),
         ([{"content": "?"}], "with a role"),
         ([{"role": "user", "content": 3}], "must be a text, not int"),

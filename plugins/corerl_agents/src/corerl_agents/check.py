@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from corerl.contracts.agents import Sampled
+from corerl.contracts.token_columns import TokenValues
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data import Message
 from corerl.errors import DataError
@@ -158,7 +159,12 @@ class _Script:
         self.tokenizer, self._text = tokenizer, text
 
     async def generate(
-        self, token_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        media: Mapping[str, TokenValues] | None = None,
     ) -> Sampled:
         """See :meth:`corerl.contracts.agents.Model.generate`."""
         [ids] = self.tokenizer.encode_inside([self._text])

@@ -205,7 +205,7 @@ class FsdpStrategy:
                 lora.write_adapter(folder, self.spec, weights)
             else:
                 self.model.save_pretrained(folder, state_dict=weights)
-            load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
+            load_tokenizer(self.spec.model).save(folder)
 
         with ranks.deadline("export", self.options.timeout):
             ranks.on_first_rank(write, SaveError)

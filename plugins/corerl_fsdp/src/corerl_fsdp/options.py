@@ -43,6 +43,7 @@ class TorchOptions:
         ge=0,
         le=1,
     )
+    freeze_vision_tower: bool = option(False, "train the language model alone; for models that read images")
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )

@@ -22,6 +22,7 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.token_model import TokenModel, decoder_layers
 from corerl_torch import lora, ranks
 from corerl_torch.loading import load_model
+from corerl_torch.media import freeze_tower
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
 
@@ -47,6 +48,8 @@ def sharded_model(
         check_heads(sequence.size, model.config.get_text_config().num_attention_heads)
     if lora.enabled(spec):
         lora.add(model, spec)
+    elif options.freeze_vision_tower and spec.head == "lm":
+        freeze_tower(model, "actor.strategy.freeze_vision_tower")
     source: dict[str, Any] = {}
 
     def read() -> None:
@@ -66,6 +69,7 @@ def sharded_model(
         compiled=options.compile,
         sequence=sequence,
         bitwise=options.bitwise,
+        sharded=mesh.size() > 1,
     )
     mixed = spec.optim is not None and compute != torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)

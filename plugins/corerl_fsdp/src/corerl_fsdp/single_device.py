@@ -26,6 +26,7 @@ from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
 from corerl_torch import lora
 from corerl_torch.average import Average, check_average, kept
 from corerl_torch.loading import load_model, model_shape
+from corerl_torch.media import freeze_tower
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_torch.outputs import Columns
@@ -53,6 +54,8 @@ class SingleDeviceStrategy:
         self.model = load_model(spec.model, spec.head, device=spec.device, dtype=dtype, seed=spec.seed)
         if lora.enabled(spec):
             lora.add(self.model, spec)
+        elif options.freeze_vision_tower and spec.head == "lm":
+            freeze_tower(self.model, "actor.strategy.freeze_vision_tower")
         self.token_model = TokenModel(
             self.model,
             spec,
@@ -173,7 +176,7 @@ class SingleDeviceStrategy:
         else:
             weights = itertools.chain(self._weights(self.compute_dtype), saved_buffers(self.model))
             self.model.save_pretrained(folder, state_dict=dict(weights))
-        load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
+        load_tokenizer(self.spec.model).save(folder)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """The rows of each micro-batch."""

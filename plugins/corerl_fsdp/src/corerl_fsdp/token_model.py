@@ -1,7 +1,9 @@
 """A transformers model whose outputs are numbers for each response token."""
 
+import contextlib
 import functools
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,13 +12,15 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
-from corerl.errors import ModelError
+from corerl.errors import ConfigError, ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
 from corerl_torch import layout, lora, outputs, packed_attention, tries
 from corerl_torch.average import replaced
 from corerl_torch.families.packing import Packing
 from corerl_torch.kept_tokens import kept_mask
+from corerl_torch.media import BIDIRECTIONAL, ImageInputs, images_of_rows, reads_images, row_images
+from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.output_layer import body_of, logits_of
 from corerl_torch.routers import Replay
 from corerl_torch.sequence_parallel import SequenceGroup
@@ -45,6 +49,7 @@ class TokenModel(torch.nn.Module):
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
         bitwise: the operations of :mod:`corerl_torch.bitwise`.
+        sharded: several ranks hold shares of the weights, and compute each module together.
 
     Raises:
         ConfigError: the model or its attention cannot keep packed rows apart, or cannot share prefixes.
@@ -61,11 +66,13 @@ class TokenModel(torch.nn.Module):
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
         bitwise: bool = False,
+        sharded: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.head = spec.head
         self.replay = Replay.of(model, spec)
+        self.images = ImageInputs(model, every_pass=sharded) if reads_images(model) else None
         self.temperature = spec.temperature
         attention, ranks = spec.model.attn_implementation, sequence.size if sequence else 1
         packing = Packing(packs=use_remove_padding)
@@ -80,6 +87,11 @@ class TokenModel(torch.nn.Module):
             ranks=ranks,
             probed=packing.unshared,
         )
+        if use_remove_padding and self.images and model.config.model_type in BIDIRECTIONAL:
+            raise ConfigError(
+                "actor.strategy.use_remove_padding",
+                f"must be false for {model.config.model_type}: image tokens see later ones, which packed rows do not",
+            )
         self.layout = layout.packed if use_remove_padding else layout.padded
         if self.shares_prefixes:
             self.layout = tries.shared_prefixes
@@ -115,18 +127,46 @@ class TokenModel(torch.nn.Module):
         Args:
             batch: on the model's device.
         """
-        whole = self.layout(batch)
+        whole = self._with_positions(self.layout(batch), batch)
         share = self.sequence.slice(whole) if self.sequence else None
         inputs, positions, real, tokens = share.layout if share else whole
         if self.replay:
             self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
-        body = body_of(self.model)(**inputs, use_cache=False)
+        with self._reading(batch, inputs, tokens) as images:
+            body = body_of(self.model)(**inputs, **images, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
         own = share.own if share else slice(None)
         values = self._values(hidden, batch, real, own, type(body), wanted)
         if self.sequence and share:
             values = {name: self.sequence.gather(value, share.counts) for name, value in values.items()}
         return outputs.token_outputs(values, real)
+
+    def _with_positions(self, whole: layout.Layout, batch: Experience) -> layout.Layout:
+        """The layout, with the positions of a model whose positions depend on images."""
+        if self.images is None or not self.images.has_own_positions:
+            return whole
+        rows = images_of_rows(batch.columns.get(IMAGES), len(batch))
+        positions = self.images.positions(batch.input_ids, batch.lengths.tolist(), rows).flatten(1)
+        inputs = whole.inputs | {"position_ids": positions[:, whole.tokens].view(3, *whole.inputs["input_ids"].shape)}
+        return whole._replace(inputs=inputs)
+
+    def _reading(
+        self, batch: Experience, inputs: dict[str, Any], tokens: Tensor
+    ) -> AbstractContextManager[dict[str, Any]]:
+        """Further inputs of the body: the batch's images.
+
+        Raises:
+            ConfigError: ranks share the tokens of the rows.
+            ModelError: the model reads text alone.
+        """
+        rows = images_of_rows(batch.columns.get(IMAGES), len(batch))
+        if self.images is None:
+            if any(rows):
+                ImageInputs(self.model)
+            return contextlib.nullcontext({})
+        if self.sequence and any(rows):
+            raise ConfigError("actor.strategy.ulysses_sequence_parallel_size", "must be 1 for prompts with images")
+        return self.images.reading(inputs["input_ids"].shape, row_images(rows, tokens, batch.input_ids.shape[1]))
 
     def trie(self, batch: Experience) -> tries.Trie | None:
         """The rows as a trie if their prefixes are shared."""

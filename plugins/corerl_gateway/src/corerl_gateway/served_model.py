@@ -8,6 +8,7 @@ from typing import Any
 
 from corerl.contracts.agents import ChatFactory, ChatReply, Sampled
 from corerl.contracts.rollout_backends import SamplingParams
+from corerl.contracts.token_columns import TokenValues
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt
 from corerl.rollout.groups import Group
@@ -53,7 +54,12 @@ class ServedModel:
         self._samples = itertools.count()
 
     async def generate(
-        self, token_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        media: Mapping[str, TokenValues] | None = None,
     ) -> Sampled:
         """See :meth:`corerl.contracts.agents.Model.generate`.
 
@@ -69,7 +75,7 @@ class ServedModel:
         name = f"served-{next(self._serving.numbers)}"
         group = Group(prompt, sampling.seed, sampling, name, name, 0)
         recorder = Recorder(self._serving.queue, self.tokenizer, group, next(self._samples), len(token_ids))
-        return await recorder.generate(token_ids, max_tokens=max_tokens, stop=stop)
+        return await recorder.generate(token_ids, max_tokens=max_tokens, stop=stop, media=media)
 
     async def chat(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.token_columns import TokenValues
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl_hf.batching import plan_batches
@@ -21,6 +22,8 @@ from corerl_hf.sampling import Recorded
 from corerl_hf.weights import AdapterWeights, Weights
 from corerl_torch import bitwise
 from corerl_torch.loading import load_causal_lm
+from corerl_torch.media import ImageInputs, reads_images
+from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.routers import COLUMN, Routers
 
 MAX_PREFILL_TOKENS = {"cpu": 512, "cuda": 32768}
@@ -118,6 +121,7 @@ class HfBackend:
         self._routers = Routers(self._model) if COLUMN in rollout.record else None
         if self._routers:
             self._routers.record()
+        self._images = ImageInputs(self._model) if reads_images(self._model) else None
         self._weights: Weights | AdapterWeights
         if model.lora_rank and rollout.lora == "adapter":
             self._weights = AdapterWeights(self._model, model, options.weight_rounding)
@@ -139,12 +143,15 @@ class HfBackend:
         """Generate; a cancelled call ends at its next token.
 
         Raises:
+            ModelError: a prompt has images, and the model reads text alone.
             RunError: a prompt is empty or has an id outside the vocabulary, or the weights are missing.
             NonFiniteError: the model gave a logit that is NaN or infinite.
         """
         self.health()
         for request in requests:
             request.check_prompt(self._vocabulary)
+            if isinstance(request.media.get(IMAGES), TokenValues) and self._images is None:
+                ImageInputs(self._model)  # raises
         call = _Call(requests, on_finished)
         self._calls.append(call)
         try:
@@ -259,6 +266,7 @@ class HfBackend:
                 aborted=joint.aborted,
                 recorded=self._recorded,
                 routers=self._routers,
+                images=self._images,
             )
             batch.bitwise = self._bitwise
             going = True

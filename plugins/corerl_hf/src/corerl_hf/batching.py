@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from corerl.contracts.rollout_backends import GenerationRequest
+from corerl.contracts.token_columns import TokenValues
+from corerl_torch.media import Image, images_of
+from corerl_torch.media_store import COLUMN
 
 
 class Row(NamedTuple):
@@ -14,6 +17,23 @@ class Row(NamedTuple):
     sample: int
     request: GenerationRequest
 
+    @property
+    def prompt(self) -> "Prompt":
+        return prompt_of(self.request)
+
+
+class Prompt(NamedTuple):
+    """The token ids of a prompt, and its images."""
+
+    token_ids: tuple[int, ...]
+    images: tuple[Image, ...]
+
+
+def prompt_of(request: GenerationRequest) -> Prompt:
+    """The prompt of a request; equal prompts are equal."""
+    images = request.media.get(COLUMN)
+    return Prompt(tuple(request.prompt_ids), images_of(images) if isinstance(images, TokenValues) else ())
+
 
 def plan_batches(requests: Sequence[GenerationRequest], max_batch_size: int) -> list[list[Row]]:
     """The rows of all requests in batches of nearly equal size, at most ``max_batch_size``.
@@ -21,8 +41,8 @@ def plan_batches(requests: Sequence[GenerationRequest], max_batch_size: int) -> 
     Shorter prompts are first, which keeps padding small, and equal prompts are adjacent: a prompt is computed once in a
     batch.
     """
-    prompts = [tuple(request.prompt_ids) for request in requests]
-    order = sorted(range(len(requests)), key=lambda index: (len(prompts[index]), prompts[index]))
+    prompts = [prompt_of(request) for request in requests]
+    order = sorted(range(len(requests)), key=lambda index: (len(prompts[index].token_ids), prompts[index]))
     rows = [Row(index, sample, requests[index]) for index in order for sample in range(requests[index].sampling.n)]
     batches = -(-len(rows) // max_batch_size)
     edges = [len(rows) * batch // batches for batch in range(batches + 1)] if batches else []

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from corerl.contracts.token_columns import TokenValues
-from corerl_hf.batching import Row
+from corerl_hf.batching import Prompt, Row
 from corerl_hf.experts import Experts
 from corerl_hf.responses import Responses
 from corerl_hf.sampling import NOTHING, Drawn, Recorded, Sampler, SamplingArrays, row_key, uniforms
 from corerl_hf.sequences import Sequences
+from corerl_torch.media import ImageInputs
 from corerl_torch.routers import COLUMN, Routers
 from corerl_torch.token_statistics import log_distribution
 
@@ -39,6 +40,7 @@ class Batch:
         aborted: ids of requests to end; may grow during generation, and is read for every token.
         recorded: columns of tokens to record.
         routers: those of the model that record their choices; None: none does.
+        images: of a model that reads images, or None.
 
     Attributes:
         responses: the generated tokens so far, in the order of ``rows``.
@@ -56,8 +58,9 @@ class Batch:
         aborted: AbstractSet[str],
         recorded: Recorded = NOTHING,
         routers: Routers | None = None,
+        images: ImageInputs | None = None,
     ) -> None:
-        self._model, self._rows, self._aborted = model, rows, aborted
+        self._model, self._rows, self._aborted, self._images = model, rows, aborted, images
         self._routers, self._experts = routers, Experts([], [])
         self._max_prefill_tokens, self._recorded = max_prefill_tokens, recorded
         self._aborts_seen = 0
@@ -112,8 +115,8 @@ class Batch:
 
     def _prefill(self) -> Sequences:
         """The rows' prompts; each distinct prompt is computed once."""
-        numbers: dict[tuple[int, ...], int] = {}
-        prompt_of_row = [numbers.setdefault(tuple(row.request.prompt_ids), len(numbers)) for row in self._rows]
+        numbers: dict[Prompt, int] = {}
+        prompt_of_row = [numbers.setdefault(row.prompt, len(numbers)) for row in self._rows]
         sequences = Sequences(
             self._model,
             list(numbers),
@@ -121,6 +124,7 @@ class Batch:
             max_new_tokens=self.responses.remaining(),
             max_prefill_tokens=self._max_prefill_tokens,
             routers=self._routers,
+            images=self._images,
         )
         self._experts = Experts(sequences.prompt_experts, prompt_of_row)
         return sequences

@@ -1,5 +1,6 @@
 """Loading a Hugging Face model."""
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import torch
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ModelError
+from corerl.files import read_text
 from corerl.registry.modules import uncollected
 from corerl_torch.tokenizers import check_parts
 
@@ -37,7 +39,12 @@ def load_model(
             package is not installed.
     """
     with uncollected():
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
+        from transformers import (
+            AutoConfig,
+            AutoModelForCausalLM,
+            AutoModelForImageTextToText,
+            AutoModelForTokenClassification,
+        )
         from transformers.utils.logging import disable_progress_bar
 
     if not sys.stderr.isatty():
@@ -47,7 +54,6 @@ def load_model(
     options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
     if local:
         check_parts(Path(path))
-    auto: Any = AutoModelForCausalLM if head == "lm" else AutoModelForTokenClassification
     try:
         config = AutoConfig.from_pretrained(path, **options)
     except ImportError:
@@ -55,6 +61,13 @@ def load_model(
     except Exception as error:  # architectures raise different errors for their configs
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
+    auto: Any = AutoModelForCausalLM if head == "lm" else AutoModelForTokenClassification
+    if _reads_images(config):
+        if head == "value":
+            raise ModelError(
+                f"model.path: {model.path} reads images, and transformers has no value head for such models"
+            )
+        auto = AutoModelForImageTextToText
     try:
         for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
             setattr(config, name, 0.0)
@@ -102,6 +115,30 @@ def supported_attention(auto: Any, config: Any, wanted: str) -> str:
     """``eager`` for a family without ``sdpa`` in transformers, such as gpt-oss, whose attention has sinks."""
     family = auto._model_mapping.get(type(config), None)
     return "eager" if wanted == "sdpa" and family is not None and not family._supports_sdpa else wanted
+
+
+def image_text_config(model: ModelConfig) -> Any | None:
+    """The config of a model that reads images, by transformers; None for other models, and for unreadable configs."""
+    path = Path(model.path).expanduser()
+    local = path.is_dir()
+    try:
+        if local and "vision_config" not in json.loads(read_text(path / "config.json")):
+            return None
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(
+            str(path) if local else model.path, trust_remote_code=model.trust_remote_code, local_files_only=local
+        )
+    except Exception:  # whoever loads the model reports it
+        return None
+    return config if _reads_images(config) else None
+
+
+def _reads_images(config: Any) -> bool:
+    """Whether transformers has a model of images and text for this config."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    return hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
 def model_shape(model: Any, device: str) -> ModelShape:

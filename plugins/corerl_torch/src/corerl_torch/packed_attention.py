@@ -71,7 +71,14 @@ def use(
         name, function = f"{name}_outside_graphs", disable(function)
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, _no_mask)
-    model.set_attn_implementation(name)
+    model.set_attn_implementation(_of_text(model.config, name))
+
+
+def _of_text(config: Any, name: str) -> str | dict[str, str]:
+    """The attention of the language model alone: a vision tower keeps its own."""
+    text = config.get_text_config()
+    parts = [part for part in config.sub_configs if getattr(config, part, None) is text]
+    return {parts[0]: name} if parts and text is not config else name
 
 
 def find_kernel() -> None:

@@ -27,6 +27,9 @@ TEMPLATE_SECONDS, TEMPLATE_BYTES = 20.0, 2**30
 MOST_PARTS = 10_000
 """layers or experts of a model: transformers makes an object of each before it looks at anything else"""
 
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+"""of models that read images"""
+
 _OWN_ARGUMENTS = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict"}
 
 
@@ -123,8 +126,15 @@ class HFTokenizer:
             AutoConfig.from_pretrained(path, trust_remote_code=trust).save_pretrained(folder)
             with suppress(OSError):  # a model may have none
                 GenerationConfig.from_pretrained(path).save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
+            self.save(Path(folder))
             return {file.name: file.read_bytes() for file in Path(folder).iterdir() if file.is_file()}
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer, and the settings of the model's image processor if it has one."""
+        self.tokenizer.save_pretrained(folder)
+        for name in PROCESSOR_FILES:
+            if (file := _model_file(self.model.path, name)) is not None:
+                (folder / name).write_bytes(file.read_bytes())
 
     def unheeded_end_of_turn(self) -> str | None:
         """The special token with which the chat template ends an assistant's turn, where it stops no generation."""

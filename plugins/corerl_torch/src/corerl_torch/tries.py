@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from corerl.contracts.experience import Experience
 from corerl.errors import ConfigError
 from corerl_torch.layout import Layout, packed
+from corerl_torch.media import images_of_rows
+from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.routers import COLUMN
 
 KEY = "actor.strategy.share_prefixes"
@@ -179,8 +181,11 @@ def _input_lengths(batch: Experience) -> Tokens:
 
 
 def _distinct(batch: Experience) -> Tokens:
-    """Numbers that are equal for equal tokens; tokens whose replayed experts differ are different tokens."""
+    """Numbers that are equal for equal tokens; tokens whose replayed experts or images differ are different tokens."""
     tokens: Tokens = batch.input_ids.cpu().numpy().astype(np.int64)
+    for row, images in enumerate(images_of_rows(batch.columns.get(IMAGES), len(tokens))):
+        for image in images:
+            tokens[row, image.start] += int.from_bytes(image.digest[:8], "big") >> 2
     column = batch.columns.get(COLUMN)
     if column is None or not len(column.values):
         return tokens

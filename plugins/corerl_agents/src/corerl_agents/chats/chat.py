@@ -5,9 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from corerl.contracts.agents import ChatReply, Model, Sampled
+from corerl.contracts.token_columns import TokenValues
+from corerl.contracts.tokenizers import MediaTokenizer
 from corerl.data import Message
-from corerl_agents.chats.messages import reasoning_of
+from corerl.errors import DataError
+from corerl_agents.chats.messages import images_of, reasoning_of
 from corerl_agents.chats.record import Record, Request, Turn
 from corerl_agents.chats.templates import Templates
 from corerl_agents.parsing import Parsed
@@ -23,12 +28,14 @@ class Prompt:
         known: the tokens of that turn's path.
         read: the tokens behind them.
         text: of the whole chat, with stand-ins for the turns of the path.
+        media: of the tokens; None: the tokenizer knows no media.
     """
 
     parent: Turn | None
     known: list[int]
     read: tuple[int, ...]
     text: str
+    media: Mapping[str, TokenValues] | None = None
 
 
 class EpisodeChat:
@@ -63,7 +70,8 @@ class EpisodeChat:
         request = Request.read(messages, tools)
         prompt = self._prompt(request)
         ids = [*prompt.known, *prompt.read]
-        sampled = await self._model.generate(ids, max_tokens=max_tokens, stop=stop)
+        media = {} if prompt.media is None else {"media": prompt.media}
+        sampled = await self._model.generate(ids, max_tokens=max_tokens, stop=stop, **media)
         parsed = self._parse(sampled, prompt, tools, stop)
         self.malformed_calls += parsed.malformed
         message = self._message(parsed)
@@ -79,8 +87,8 @@ class EpisodeChat:
             self.rewritten += 1
         templates = self._templates
         text = templates.turns.render([templates.shown(message) for message in request.messages], request.tools)
-        [ids] = templates.turns.tokenizer.encode([text])
-        return Prompt(None, [], tuple(ids), text)
+        ids, media = self._encode(text, images_of(request.messages), inside=False)
+        return Prompt(None, [], ids, text, media)
 
     def _continued(self, request: Request, turn: Turn) -> Prompt | None:
         """The request behind the turn; None if the template writes the messages before it differently by now."""
@@ -93,7 +101,22 @@ class EpisodeChat:
         if text.count(PROBE) != len(path) or not _begins(text, turn):
             return None
         after = turns.behind(text, turn.sampled[-1], calls=bool(turn.reply.get("tool_calls")))
-        return Prompt(turn, turn.token_ids(), turns.encode_inside(after), text)
+        known = turn.token_ids()
+        ids, media = self._encode(after, images_of(request.messages[turn.length :]), inside=True)
+        return Prompt(turn, known, ids, text, None if media is None else _joined(turn.media or {}, media, known, ids))
+
+    def _encode(
+        self, text: str, images: list[str], *, inside: bool
+    ) -> tuple[tuple[int, ...], Mapping[str, TokenValues] | None]:
+        """Token ids of a part of the chat's text, and their media; None: the tokenizer knows no media."""
+        turns = self._templates.turns
+        if isinstance(turns.tokenizer, MediaTokenizer):
+            media = {"images": images} if images else {}
+            ids, columns = turns.tokenizer.encode_media(text, media, "a chat", inside=inside)
+            return tuple(ids), columns
+        if images:
+            raise DataError("a chat has an image, and the model reads text alone")
+        return turns.encode_inside(text) if inside else tuple(turns.tokenizer.encode([text])[0]), None
 
     def _parse(
         self, sampled: Sampled, prompt: Prompt, tools: Sequence[Mapping[str, Any]], stop: Sequence[str]
@@ -128,7 +151,13 @@ class EpisodeChat:
         stable = prompt.text.removesuffix(self._templates.turns.generation_prompt)
         length = len(request.messages) + 1
         turn = Turn(
-            prompt.parent, prompt.read, tuple(sampled.token_ids), message, length, (len(stable), _digest(stable))
+            prompt.parent,
+            prompt.read,
+            tuple(sampled.token_ids),
+            message,
+            length,
+            (len(stable), _digest(stable)),
+            prompt.media,
         )
         self._record.add(request, turn)
 
@@ -141,3 +170,15 @@ def _begins(text: str, turn: Turn) -> bool:
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _joined(
+    media: Mapping[str, TokenValues], further: Mapping[str, TokenValues], known: Sequence[int], read: Sequence[int]
+) -> dict[str, TokenValues]:
+    """The media of a conversation's ``known`` tokens, some of its first ones' given, and of those ``read`` then."""
+    joined = {}
+    for name in {**media, **further}:
+        none = TokenValues((media.get(name) or further[name]).values[:0], np.zeros(0, np.int32))
+        before, after = media.get(name, none), further.get(name, none)
+        joined[name] = before.widened(len(known) - len(before)).joined(after.widened(len(read) - len(after)))
+    return joined

@@ -14,10 +14,10 @@ IGNORED = ("cache_control", "id", "status", "index")
 
 
 def readable(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages with texts as contents, without empty keys.
+    """The messages with texts, or parts of text and images, as contents, without empty keys.
 
     Raises:
-        DataError: no messages, a message without a role, or a content that is no text.
+        DataError: no messages, a message without a role, or a content of another kind.
     """
     if not messages:
         raise DataError("a chat needs messages, and has none")
@@ -31,7 +31,10 @@ def _readable(message: Mapping[str, Any], place: int) -> Message:
     calls = kept.get("tool_calls")
     if calls is not None and not (isinstance(calls, Sequence) and all(map(_is_call, calls))):
         raise DataError(f"message {place} of a chat: tool_calls must be a list of {{function: {{name, arguments}}}}")
-    return {**kept, "content": _text(message.get("content"), place)}
+    content = _content(message.get("content"), place)
+    if message["role"] == "assistant" and not isinstance(content, str):
+        raise DataError(f"message {place} of a chat is the assistant's and has an image")
+    return {**kept, "content": content}
 
 
 def _is_empty(value: Any) -> bool:
@@ -43,24 +46,38 @@ def _is_call(call: Any) -> bool:
     return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
-def _text(content: Any, place: int) -> str:
-    """A content as one text; parts of text are joined."""
+def _content(content: Any, place: int) -> Any:
+    """A content as one text; with images as parts of text and images."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):
-        return "".join(_part(part, place) for part in content)
+        parts = [_part(part, place) for part in content]
+        if all(part["type"] == "text" for part in parts):
+            return "".join(part["text"] for part in parts)
+        return parts
     raise DataError(f"message {place} of a chat: content must be a text, not {type(content).__name__}")
 
 
-def _part(part: Any, place: int) -> str:
+def _part(part: Any, place: int) -> dict[str, str]:
     if isinstance(part, str):
-        return part
+        return {"type": "text", "text": part}
     if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-        return str(part["text"])
+        return {"type": "text", "text": str(part["text"])}
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise DataError(f"message {place} of a chat has a part of type {kind!r}: chats of agents take text alone")
+    image = part.get(kind) if isinstance(part, Mapping) and kind in ("image", "image_url") else None
+    if isinstance(image, Mapping):
+        image = image.get("url")
+    if isinstance(image, str):
+        return {"type": "image", "image": image}
+    raise DataError(f"message {place} of a chat has a part of type {kind!r}: chats of agents take text and images")
+
+
+def images_of(messages: Sequence[Message]) -> list[str]:
+    """The images in messages, in order."""
+    contents = [message["content"] for message in messages if not isinstance(message["content"], str)]
+    return [part["image"] for content in contents for part in content if part["type"] == "image"]
 
 
 def digests(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from corerl.contracts.token_columns import TokenValues
 from corerl.data import Message
 from corerl_agents.chats.messages import digests, extended, readable, reasoning_of
 
@@ -40,6 +41,7 @@ class Turn:
         length: messages of the chat, the reply included.
         stable: length and digest of the text with which every later text of the chat begins, if the template leaves
             earlier messages as they are.
+        media: of the request's tokens; None: the tokenizer knows no media.
     """
 
     parent: "Turn | None"
@@ -48,6 +50,7 @@ class Turn:
     reply: Message
     length: int
     stable: tuple[int, bytes]
+    media: Mapping[str, TokenValues] | None = None
 
     def path(self) -> "list[Turn]":
         """From the first turn to this one."""

@@ -1,10 +1,10 @@
 """Tokenizer and data files: schema, lengths, sources and their scorers."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from corerl.contracts.config import DataConfig, TrainConfig
-from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data import load_tokenizer, read_parquet
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
@@ -57,7 +57,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
             if config.data.filter_overlong_prompts:
                 kept *= 1 - share
         if parts is not None:
-            yield from _media(usable, parts, key)
+            yield from _media(usable, parts, key, tokenizer)
         batch = config.data.gen_batch_size or config.data.train_batch_size
         if split == "train" and 0 < kept < batch:
             sentence = f"about {kept:.0f} prompts are fewer than a batch of {batch}"
@@ -105,20 +105,11 @@ def _lengths(
 ) -> tuple[float, list[Finding]]:
     """The share of too long prompts in a sample, and the findings about it."""
     step = -(-len(records) // SAMPLED)
-    sample, texts = records[::step], []
-    for record in sample:
-        try:
-            texts.append(
-                tokenizer.render(
-                    record.messages,
-                    record.location,
-                    add_generation_prompt=True,
-                    template_kwargs=data.apply_chat_template_kwargs,
-                )
-            )
-        except RequestError as error:
-            return 0.0, [from_error(error, key)]
-    lengths = [len(ids) for ids in tokenizer.encode(texts)]
+    sample = records[::step]
+    try:
+        lengths = [_length(record, data, tokenizer) for record in sample]
+    except RequestError as error:
+        return 0.0, [from_error(error, key)]
     places: list[Location] = [
         record.location for record, length in zip(sample, lengths, strict=True) if length > data.max_prompt_length
     ]
@@ -137,10 +128,27 @@ def _lengths(
     return share, [finding(severity, "data.max_prompt_length", sentence)]
 
 
-def _media(records: Iterable[PromptRecord], parts: Parts, key: str) -> Iterator[Finding]:
+def _length(record: PromptRecord, data: DataConfig, tokenizer: ChatTokenizer) -> int:
+    """Tokens of a prompt, with those of its images if the tokenizer processes them."""
+    messages: Sequence[Mapping[str, Any]] = record.messages
+    media: Mapping[str, Any] = {}
+    if isinstance(tokenizer, MediaTokenizer):
+        messages, media = tokenizer.place_media(messages, record.media, record.location)
+    text = tokenizer.render(
+        messages, record.location, add_generation_prompt=True, template_kwargs=data.apply_chat_template_kwargs
+    )
+    if isinstance(tokenizer, MediaTokenizer):
+        return len(tokenizer.encode_media(text, media, record.location)[0])
+    return len(tokenizer.encode([text])[0])
+
+
+def _media(
+    records: Iterable[PromptRecord], parts: Parts, key: str, tokenizer: ChatTokenizer | None
+) -> Iterator[Finding]:
     backend = parts.rollout_backend.entry
-    for column in sorted({column for record in records for column in record.media} - set(backend.facts.media)):
-        takes = ", ".join(backend.facts.media) or "text alone"
+    taken = backend.facts.columns if isinstance(tokenizer, MediaTokenizer) else backend.facts.media
+    for column in sorted({column for record in records for column in record.media} - set(taken)):
+        takes = ", ".join(taken) or "text alone"
         sentence = f"there are prompts with '{column}', and rollout backend '{backend.name}' takes {takes}"
         yield finding("error", key, sentence, "Drop the column, or choose another rollout.name.")
 

@@ -1,6 +1,6 @@
 """Dataset preparers: from a published data set to the rows that training reads (``corerl prepare NAME``)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +19,8 @@ class PromptRow:
     """a string, a number, or a mapping of these; the same structure in all rows"""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     """further columns of ``extra_info``; ``split`` and ``index``, the number of the source row, are added to them"""
+    images: Sequence[bytes] = ()
+    """image files, one for each ``<image>`` in the prompt"""
     note: str = ""
     """a remark about this row that is counted ("several different \\boxed{}: the last is taken")"""
 

@@ -1,5 +1,6 @@
 """Conversion of records to rows, with counts and reasons of dropped records."""
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -105,7 +106,10 @@ def _drop(split: PreparedSplit, held_out: Set[str]) -> None:
 
 
 def _key(row: PromptRow | ChatRow) -> str:
-    return json.dumps(row.prompt if isinstance(row, PromptRow) else row.messages)
+    if isinstance(row, ChatRow):
+        return json.dumps(row.messages)
+    images = [hashlib.sha256(image).hexdigest() for image in row.images]
+    return json.dumps([row.prompt, images] if images else row.prompt)
 
 
 def _one_by_one(records: Sequence[Row], description: str) -> Iterator[Row]:

@@ -62,4 +62,5 @@ def _columns(prepared: Prepared, split: str) -> dict[str, Any]:
         "ability": row.ability,
         "reward_model": {"style": "rule", "ground_truth": row.ground_truth},
         "extra_info": {"split": split, "index": prepared.index, **row.extra_info},
+        **({"images": [{"bytes": image, "path": None} for image in row.images]} if row.images else {}),
     }

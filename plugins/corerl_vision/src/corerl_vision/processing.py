@@ -1,0 +1,135 @@
+"""The processor of a model: from an image to pixels and to the text that stands for it.
+
+The image processor is transformers' one on Pillow and numpy: torchvision is not needed, and the pixels do not depend
+on the machine. Each image is processed by itself, once, and stored (:mod:`corerl_torch.media_store`).
+"""
+
+import hashlib
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from corerl.contracts.config import ModelConfig
+from corerl.errors import DataError, ModelError
+from corerl_torch import media_store
+from corerl_vision.images import as_png
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Processed(NamedTuple):
+    """A stored image: its digest, and the text that stands for it."""
+
+    digest: bytes
+    text: str
+
+
+class Processor:
+    """The processor of a model's folder, with its tokenizer.
+
+    Attributes:
+        mark: the token that the chat template writes for an image.
+        placeholder_id: the token whose embeddings the model replaces by an image.
+    """
+
+    def __init__(self, model: ModelConfig, config: Any, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self._hf = load_processor(model, config, tokenizer)
+        mark = getattr(self._hf, "image_token", None)
+        placeholder = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+        if mark is None or placeholder is None:
+            raise ModelError(f"model.path: {model.path} names no image token: {config.model_type} is not supported")
+        self.mark, self.placeholder_id = str(mark), int(placeholder)
+        self._tokenizer = tokenizer
+        self._identity = f"{type(self._hf).__name__} {config.model_type} {self._hf.image_processor.to_json_string()}"
+
+    def process(self, image: Image.Image, where: str) -> Processed:
+        """Process an image, or find it in the store.
+
+        Args:
+            image: RGB.
+            where: its place, for error messages.
+
+        Raises:
+            DataError: the processor refuses the image.
+        """
+        digest = hashlib.sha256(f"{self._identity} {image.size} ".encode() + image.tobytes()).digest()
+        if media_store.path_of(digest).exists():
+            return self.stored(digest.hex(), where)
+        try:
+            arguments = self._hf._merge_kwargs(tokenizer_init_kwargs=self._tokenizer.init_kwargs)["images_kwargs"]
+            features, [text] = self._hf._process_images([image], **{**arguments, "return_tensors": "np"})
+        except (ValueError, TypeError, ZeroDivisionError) as error:
+            raise DataError(f"{where}: the processor refuses the image ({error})") from error
+        stored = {name: np.asarray(value) for name, value in features.items()}
+        stored[media_store.PLACEHOLDERS] = self._places(text)
+        stored[media_store.SOURCE] = np.frombuffer(as_png(image), np.uint8)
+        stored["text"] = np.frombuffer(text.encode(), np.uint8)
+        media_store.put(digest, stored)
+        return Processed(digest, text)
+
+    def stored(self, digest: str, where: str) -> Processed:
+        """A processed image by its digest in hexadecimal digits.
+
+        Raises:
+            DataError: it is no digest.
+            RunError: the store has no such image.
+        """
+        try:
+            key = bytes.fromhex(digest)
+        except ValueError:
+            key = b""
+        if len(key) != media_store.DIGEST_BYTES:
+            raise DataError(f"{where}: {digest[:80]!r} refers to no processed image")
+        return Processed(key, bytes(media_store.get(key)["text"]).decode())
+
+    def _places(self, text: str) -> Any:
+        """Places of the placeholders in the text of an image, behind the first one."""
+        ids = np.array(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        places = np.flatnonzero(ids == self.placeholder_id)
+        if not len(places):
+            raise ModelError(f"the processor writes no token {self.placeholder_id} for an image: config.json is wrong")
+        return places - places[0]
+
+
+def load_processor(model: ModelConfig, config: Any, tokenizer: "PreTrainedTokenizerBase") -> Any:
+    """transformers' processor of a model, with the image processor on Pillow and without videos.
+
+    Raises:
+        ModelError: the model has none, or it cannot be loaded.
+    """
+    import transformers
+    from transformers.models.auto import processing_auto
+
+    local = Path(model.path).expanduser().is_dir()
+    path = str(Path(model.path).expanduser()) if local else model.path
+    names: Any = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+    name = names.get(config.model_type)
+    auto: Any = transformers.AutoImageProcessor
+    if name is None:
+        raise ModelError(f"model.path: transformers has no processor for {config.model_type}")
+    kind = getattr(transformers, name)
+    try:
+        images = auto.from_pretrained(path, backend="pil", local_files_only=local)
+        settings, _ = kind.get_processor_dict(path, local_files_only=local)
+        taken = set(inspect.signature(kind.__init__).parameters)
+        settings = {key: value for key, value in settings.items() if key in taken and not key.endswith("processor")}
+        parts = {"image_processor": images, "tokenizer": tokenizer}
+        if "video_processor" in taken:
+            parts["video_processor"] = None
+        return _without_videos(kind)(**{**settings, **parts})
+    except (OSError, ValueError, TypeError, ImportError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(f"model.path: the image processor of {model.path} cannot be loaded: {reason}") from error
+
+
+def _without_videos(kind: type) -> Any:
+    """The class of a processor that may have no video processor: transformers' need torchvision."""
+
+    def check(self: Any, name: str, value: Any) -> Any:
+        return None if value is None else kind.check_argument_for_proper_class(self, name, value)  # type: ignore[attr-defined]
+
+    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
