@@ -196,7 +196,7 @@ class MegatronStrategy:
             self.meta.config.save_pretrained(folder)
             if self.meta.can_generate():
                 self.meta.generation_config.save_pretrained(folder)
-            load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
+            load_tokenizer(self.spec.model).save(folder)
 
         with world.deadline("export", self.options.timeout):
             world.on_first_rank(write, SaveError)

@@ -18,6 +18,7 @@ from torch import Tensor
 from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl.errors import ConfigError, ModelError, RunError
 from corerl_torch import media_store
+from corerl_torch.output_layer import body_of
 
 TOWERS = ("visual", "vision_tower", "vision_model")
 """names of the vision tower in models of transformers"""
@@ -90,7 +91,7 @@ class ImageInputs:
     def __init__(self, model: Any, *, every_pass: bool = False) -> None:
         if not reads_images(model):
             raise ModelError(f"model.path: {type(model).__name__} reads text alone, and a prompt has images")
-        self.body = model.base_model
+        self.body = body_of(model)
         names = inspect.signature(self.body.get_image_features).parameters
         self._names = {name for name in names if name != "kwargs"}
         self._masks = "video_features" in inspect.signature(self.body.get_placeholder_mask).parameters
