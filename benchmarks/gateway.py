@@ -44,7 +44,12 @@ class Stub:
     tokenizer: Any = None
 
     async def generate(
-        self, token_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        media: Mapping[str, Any] | None = None,
     ) -> Sampled:
         await asyncio.sleep(self.seconds)
         return Sampled([7] * ANSWER, "word " * ANSWER, "stop", [-0.5] * ANSWER)

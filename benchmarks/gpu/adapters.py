@@ -76,7 +76,8 @@ def model_folder(shape: str, tiny: bool) -> Path:
     torch.manual_seed(0)
     config = published_config(shape, **(TINY if tiny else {}))
     with torch.device(DEVICE):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if tiny else torch.bfloat16)
+        dtype = torch.float32 if tiny else torch.bfloat16
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     return folder
 
@@ -104,7 +105,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def measure(way: str, strategy: SingleDeviceStrategy, asked: argparse.Namespace) -> Figures:
+def measure(way: Any, strategy: SingleDeviceStrategy, asked: argparse.Namespace) -> Figures:
     """An engine of its own, which ends."""
     model = strategy.spec.model
     options: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.4}
@@ -215,7 +216,7 @@ def main() -> int:
     asked = cli.parse_args()
     if asked.tiny:
         asked.prompts, asked.n, asked.tokens, asked.limit, asked.difference = 4, 2, 16, float("inf"), 1e-4
-    dtype = "fp32" if asked.tiny else "bf16"
+    dtype: Any = "fp32" if asked.tiny else "bf16"
     model = ModelConfig(str(model_folder(asked.shape, asked.tiny)), dtype=dtype, lora_rank=asked.rank, lora_alpha=32)
     strategy = trainer(model)
     figures = []

@@ -54,11 +54,12 @@ def requests_of(asked: argparse.Namespace, seed: int) -> list[GenerationRequest]
 
 def alone(backend: Any, asked: argparse.Namespace, batch: Experience, seed: int) -> float:
     """Largest difference of the engine's own log-probs, of requests that are generated one after the other."""
-    largest = 0.0
+    largest, log_probs = 0.0, batch.rollout_log_probs
+    assert log_probs is not None
     for number, request in enumerate(requests_of(asked, seed)[: asked.alone]):
         [samples] = asyncio.run(backend.generate([dataclasses.replace(request, request_id=f"alone-{number}")]))
         for place, own in enumerate(samples):
-            together = batch.rollout_log_probs[number * asked.n + place, : len(own.log_probs)]
+            together = log_probs[number * asked.n + place, : len(own.log_probs)]
             largest = max(largest, float((together - torch.tensor(own.log_probs)).abs().max()))
     return largest
 
@@ -118,6 +119,7 @@ def tokens(asked: argparse.Namespace) -> bool:
             began = time.perf_counter()
             whole = strategy.forward(batch, ["log_probs"]).log_probs
             forward = time.perf_counter() - began
+            assert batch.rollout_log_probs is not None
             apart = difference(whole, batch.rollout_log_probs, batch)
             some = torch.randperm(len(batch))[: max(1, len(batch) // 3)]
             part = batch.select(some)
