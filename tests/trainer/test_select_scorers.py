@@ -19,8 +19,11 @@ def registries(**sources):
 
 def chosen(data, made, scorer=None, scorers=None):
     select = made.scorers.select
+    manager = SimpleNamespace(entry=SimpleNamespace(facts=SimpleNamespace(scores_alone=False)))
     parts = SimpleNamespace(
-        scorer=scorer and select(scorer), scorers={key: select(value) for key, value in (scorers or {}).items()}
+        reward_manager=manager,
+        scorer=scorer and select(scorer),
+        scorers={key: select(value) for key, value in (scorers or {}).items()},
     )
     return {source: selected.entry.name for source, selected in select_scorers(data, parts, made).items()}
 

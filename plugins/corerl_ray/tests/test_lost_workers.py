@@ -16,6 +16,8 @@ from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
 from corerl_ray.runtime import RayRuntime
 
+chaos = pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more lost worker: set CORERL_CHAOS=1")
+
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
 
@@ -147,7 +149,7 @@ def on(member, name, *arguments):
     return ray.get(member.host.call.remote(name, {}, *arguments))
 
 
-@pytest.mark.parametrize("transport", ["object_store", "broadcast"])
+@pytest.mark.parametrize("transport", ["object_store", pytest.param("broadcast", marks=chaos)])
 def test_an_engine_that_ends_is_started_in_the_background_while_the_others_do_its_work(fresh, transport, capsys):
     runtime, actor, rollout = fresh(transport)
     engines = Engines(runtime, actor, rollout, 3)
@@ -200,8 +202,8 @@ def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weigh
     ("number", "most", "why"),
     [
         (signal.SIGKILL, 2, "killed (SIGKILL"),
-        (signal.SIGKILL, 1, "killed (SIGKILL"),
-        (signal.SIGSTOP, 2, "it gave no sign of life for 2 s"),
+        pytest.param(signal.SIGKILL, 1, "killed (SIGKILL", marks=chaos),
+        pytest.param(signal.SIGSTOP, 2, "it gave no sign of life for 2 s", marks=chaos),
     ],
     ids=["killed", "limit", "stopped"],
 )

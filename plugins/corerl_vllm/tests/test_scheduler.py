@@ -10,7 +10,10 @@ import pytest
 
 import corerl_vllm_engine
 
-pytestmark = pytest.mark.xdist_group("vllm")
+pytestmark = [
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.skipif("CORERL_EVERY_ENGINE" not in os.environ, reason="takes a minute: set CORERL_EVERY_ENGINE=1"),
+]
 
 
 @pytest.mark.parametrize("late", [0, 1])
