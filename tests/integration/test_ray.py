@@ -179,6 +179,7 @@ class TestOnOneClusterOfFourCpus:
         assert Path("closed.txt").read_text().split() == ["closed"] * 3
         assert_only_this_machine_can_connect(Path("listening.txt"))
 
+    @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
     def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train):
         alone = "actor.use_kl_loss=false"  # without a reference, which is two more processes
         local = train("local", alone)
@@ -212,6 +213,7 @@ class TestOnOneClusterOfFourCpus:
             for name, value in expected.items():
                 assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
 
+    @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
     def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(self, train, mortal, capsys):
         """Also where an engine of theirs ends, in generation and while weights are on their way to both."""
         changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
@@ -235,6 +237,7 @@ class TestOnOneClusterOfFourCpus:
         lags = [record["training/staleness/max"] for record in records if record["step"] > 0]
         assert lags[0] == 0 and max(lags) == 1
 
+    @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
     def test_memory_that_changes_hands_in_shared_places_changes_no_number(self, train, mortal):
         """Also where the engine ends while it is sent weights; with a reference."""
         changes = ["algorithm.adv_estimator=grpo", "trainer.total_training_steps=2"]

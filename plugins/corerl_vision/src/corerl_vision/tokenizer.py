@@ -11,7 +11,7 @@ import numpy as np
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.token_columns import TokenValues
 from corerl.data import Location
-from corerl.errors import DataError
+from corerl.errors import DataError, ModelError
 from corerl_torch.media_store import COLUMN, DIGEST_BYTES, get
 from corerl_torch.media_store import PLACEHOLDERS as PLACES
 from corerl_torch.tokenizers import HFTokenizer, load_tokenizer
@@ -112,6 +112,13 @@ def load_vision_tokenizer(model: ModelConfig) -> VisionTokenizer | None:
     """
     from corerl_torch.loading import image_text_config
 
+    if not Path(model.path).expanduser().is_dir():
+        try:
+            load_tokenizer(
+                model
+            )  # says within seconds that the hub cannot be reached; the config's reader tries for long
+        except ModelError:
+            return None
     config = image_text_config(model)
     if config is None:
         return None
