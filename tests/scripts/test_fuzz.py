@@ -1,5 +1,6 @@
 """The fuzz run itself: what it holds against a reader, and a second of every target."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ def test_what_a_reader_must_not_do_is_a_failure(code: str, failures: str) -> Non
     assert done.stdout.strip().endswith(f"True {failures}"), done.stdout + done.stderr
 
 
+@pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="a second of each target: set CORERL_CHAOS=1")
 def test_every_target_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scripts.fuzz", "--minutes", "0.05", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)

@@ -15,6 +15,8 @@ from corerl_ray.processes import is_alive
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
+chaos = pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more lost worker: set CORERL_CHAOS=1")
+
 
 @pytest.fixture(scope="module")
 def talkers(cluster):
@@ -91,6 +93,7 @@ def test_the_open_episodes_of_a_lost_worker_are_played_elsewhere_and_it_comes_ba
     assert len({pid for pid, *_ in all_of(talkers, Answers(0.2), *(f"ask:{number}" for number in range(4)))}) == 2
 
 
+@chaos
 def test_an_episode_that_ends_two_workers_fails_and_no_other_does(talkers):
     results = all_of(talkers, Answers(), "kill:all", "ask:a")
     assert type(results[0]) is RunError and str(results[0]).startswith("its worker died twice: the episodes worker ")

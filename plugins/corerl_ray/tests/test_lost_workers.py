@@ -201,7 +201,7 @@ def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weigh
 @pytest.mark.parametrize(
     ("number", "most", "why"),
     [
-        (signal.SIGKILL, 2, "killed (SIGKILL"),
+        pytest.param(signal.SIGKILL, 2, "killed (SIGKILL", marks=chaos),
         pytest.param(signal.SIGKILL, 1, "killed (SIGKILL", marks=chaos),
         pytest.param(signal.SIGSTOP, 2, "it gave no sign of life for 2 s", marks=chaos),
     ],
@@ -235,6 +235,7 @@ def test_a_worker_that_ends_or_hangs_while_it_is_started_again_is_started_once_m
     assert last in said.splitlines()[-1]
 
 
+@chaos
 def test_the_last_engine_that_ends_is_waited_for(fresh):
     runtime, actor, rollout = fresh("object_store")
     engines = Engines(runtime, actor, rollout, 3)
