@@ -170,6 +170,11 @@ def test_other_devices_and_compiled_models_are_refused(model_dir):
         bitwise.check(ModelConfig(path="x", dtype="fp32"), "cuda")
     with pytest.raises(ConfigError, match="use_remove_padding=false on a GPU"):
         bitwise.check(ModelConfig(path="x", dtype="bf16"), "cuda", packed=False)
+    with pytest.raises(ConfigError, match="this engine or strategy on a GPU"):
+        bitwise.check(ModelConfig(path="x", dtype="bf16"), "cuda", on_cuda=False)
+    spec = StrategySpec(ModelConfig(path="nowhere", dtype="bf16"), "cuda", CUT)
+    with pytest.raises(ConfigError, match="this engine or strategy on a GPU"):
+        SingleDeviceStrategy(spec, TorchOptions(bitwise=True))
     with pytest.raises(ConfigError, match="compile"):
         strategy(model_dir, compile=True)
 

@@ -6,8 +6,7 @@ Every method except ``shape`` is a collective: all ranks call it, each with its 
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +150,8 @@ class FsdpStrategy:
         """As :meth:`weights`."""
         return self.rounding.stream(lambda dtype: lora.apart(self.model, self._wholes, dtype), dtype)
 
-    @contextmanager
-    def base(self, limit: MicroBatching) -> Iterator[None]:
-        spec, self.spec = self.spec, replace(self.spec, micro_batching=limit)
-        try:
-            with lora.without(self.model):
-                yield
-        finally:
-            self.spec = spec
+    def base(self, limit: MicroBatching) -> AbstractContextManager[None]:
+        return lora.base(self, limit)
 
     def offload(self) -> None:
         self._move(weights="cpu", optimizer="cpu")

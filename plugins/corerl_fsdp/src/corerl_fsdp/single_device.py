@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from corerl.files import reading_file
 from corerl.models import compute_dtype
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
-from corerl_torch import lora
+from corerl_torch import bitwise, lora
 from corerl_torch.average import Average, check_average, kept
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.media import freeze_tower
@@ -49,6 +48,8 @@ class SingleDeviceStrategy:
         self.spec, self.rounding = spec, RoundingLoss()
         options = self.options = options or TorchOptions()
         lora.check_export(spec, options.lora_export)
+        if options.bitwise:
+            bitwise.check(spec.model, spec.device, on_cuda=False)  # autocast keeps hidden states in float32
         self.compute_dtype = compute_dtype(spec.model, spec.device)
         dtype = lora.weights_dtype(spec)
         self.model = load_model(spec.model, spec.head, device=spec.device, dtype=dtype, seed=spec.seed)
@@ -122,14 +123,8 @@ class SingleDeviceStrategy:
     def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return self.rounding.stream(lambda dtype: lora.apart(self.model, lora.flat, dtype), dtype)
 
-    @contextmanager
-    def base(self, limit: MicroBatching) -> Iterator[None]:
-        spec, self.spec = self.spec, replace(self.spec, micro_batching=limit)
-        try:
-            with lora.without(self.model):
-                yield
-        finally:
-            self.spec = spec
+    def base(self, limit: MicroBatching) -> AbstractContextManager[None]:
+        return lora.base(self, limit)
 
     def offload(self) -> None:
         self._move("cpu")

@@ -116,7 +116,7 @@ class HfBackend:
         self._model.requires_grad_(False).eval()
         self._bitwise = options.bitwise
         if options.bitwise:
-            bitwise.check(model, device)
+            bitwise.check(model, device, on_cuda=False)
             bitwise.use(self._model, device)
         self._routers = Routers(self._model) if COLUMN in rollout.record else None
         if self._routers:

@@ -48,11 +48,17 @@ def check(
     ranks_share_rows: bool = False,
     shares_prefixes: bool = False,
     packed: bool = True,
+    on_cuda: bool = True,
 ) -> None:
-    """Raise ConfigError for a device, dtype or option without such operations."""
+    """Raise ConfigError for a device, dtype or option without such operations.
+
+    Args:
+        on_cuda: the engine or strategy has invariant operations on a GPU.
+    """
     dtype = compute_dtype(model, device)
     for wrong, what in (
         (device not in ("cpu", "cuda"), f"the device {device}: it needs actor.device=cpu or cuda"),
+        (device == "cuda" and not on_cuda, "this engine or strategy on a GPU: vllm with fsdp can"),
         (device == "cpu" and dtype != torch.float32, f"model.dtype={model.dtype} on the CPU: it needs fp32"),
         (device == "cuda" and dtype == torch.float32, f"model.dtype={model.dtype} on a GPU: it needs bf16"),
         (model.lora_rank > 0, "model.lora_rank: the products of adapters, and of merged weights, round differently"),

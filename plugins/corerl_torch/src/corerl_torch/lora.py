@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
-from corerl.contracts.training_strategies import StrategySpec
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
 from corerl.files import read_text, reading_file
 from corerl.models import compute_dtype
@@ -116,6 +117,17 @@ def without(model: Any) -> Iterator[None]:
     finally:
         for layer in layers:
             layer._disable_adapters = False
+
+
+@contextmanager
+def base(strategy: Any, limit: MicroBatching) -> Iterator[None]:
+    """Within, a strategy computes its model without adapters, in micro-batches of this limit."""
+    spec, strategy.spec = strategy.spec, replace(strategy.spec, micro_batching=limit)
+    try:
+        with without(strategy.model):
+            yield
+    finally:
+        strategy.spec = spec
 
 
 Whole = Callable[[Tensor, torch.dtype | None], Tensor]
