@@ -1,15 +1,11 @@
 """``bitwise``: the log-probs of the engine hf and those of the strategies are equal, to the last bit."""
 
-import asyncio
-import dataclasses
 import random
 
 import pytest
 import torch
 
 from corerl.contracts.config import ModelConfig, OptimConfig, RolloutConfig
-from corerl.contracts.experience import collate
-from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
 from corerl_fsdp.fsdp import FsdpStrategy
@@ -21,8 +17,8 @@ from corerl_torch import bitwise
 from corerl_torch.bitwise import attention
 from corerl_torch.invariant import on_cpu
 from corerl_torch.supervised import SupervisedObjective
+from equal_bits import TEMPERATURE, batch, difference, rollouts
 
-TEMPERATURE = 0.7
 CUT = MicroBatching(max_tokens=150)
 UPDATES = 2
 
@@ -46,41 +42,6 @@ def strategy(model_dir, name="torch", *, packed=True, cut=CUT, **options):
 def engine(model_dir, **options):
     model = ModelConfig(path=str(model_dir), load_format="dummy")
     return HfBackend(model, RolloutConfig(), device="cpu", options=HfOptions(bitwise=True, **options))
-
-
-def random_tokens(chance, least, most):
-    return [chance.randrange(2, 50) for _ in range(chance.randint(least, most))]
-
-
-def rollouts(backend, chance, prompts=7):
-    """(prompt, response, log-probs) of samples of prompts of many lengths, which end at many places."""
-    requests = [
-        GenerationRequest(
-            f"r{number}",
-            random_tokens(chance, 1, 45),
-            SamplingParams(40, 3, temperature=TEMPERATURE, seed=chance.randrange(999), stop_token_ids=(3, 8, 30)),
-        )
-        for number in range(prompts)
-    ]
-    answers = asyncio.run(backend.generate(requests))
-    return [
-        (request.prompt_ids, each.token_ids, each.log_probs)
-        for request, completions in zip(requests, answers, strict=True)
-        for each in completions
-    ]
-
-
-def batch(rows):
-    prompts, responses, log_probs = zip(*rows, strict=True)
-    experience = collate(prompts, responses, [0] * len(rows), log_probs=log_probs)
-    mask = experience.response_mask
-    return dataclasses.replace(experience, loss_weights=mask / mask.sum())
-
-
-def difference(one, experience):
-    """Largest |log pi_rollout - log pi_old|."""
-    log_probs = one.forward(experience, ["log_probs"]).log_probs
-    return float((log_probs - experience.rollout_log_probs).abs().max())
 
 
 @pytest.mark.parametrize("name", ["torch", "fsdp"])

@@ -125,6 +125,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         arguments["enable_return_routed_experts"] = True
     if options.bitwise:
         bitwise.check(model, device)
+        if rollout.tensor_model_parallel_size > 1:
+            raise ConfigError("rollout.options.bitwise", "needs rollout.tensor_model_parallel_size=1")
         arguments["model_impl"] = "transformers"
         arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # compiled code rounds anew
     if device == "cpu":
