@@ -7,7 +7,8 @@
 ``tokens``: the engine gets the trainer's random weights in bf16 and generates ``--prompts`` × ``--n`` responses of
 ``--tokens`` tokens; then ``--updates`` updates, and again. Prints the largest difference of log-probs (whole, and in
 batches of another composition), and seconds of generation, forward pass and update. ``--plain`` does the same without
-the option. ``runs``: trains twice, and once with a kill after the second step, and compares the metrics.
+the option. ``runs``: trains twice, and once with a kill after the second step, side by side on the GPU, and compares
+the metrics.
 Ends with exit code 1 if a difference is not 0.
 """
 
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,31 +163,13 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def runs(asked: argparse.Namespace) -> bool:
-    """Whether the metrics of three runs are equal."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = []
+    """Whether the metrics of three runs are equal. The runs share the GPU, each with its own engine."""
+    names = ("first", "second", "killed")
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
         config = Path(folder) / "config.yaml"
         config.write_text("{}\n")
-        for name, kill in (("first", False), ("second", False), ("killed", True)):
-            command = [
-                *(sys.executable, "-m", "corerl", "train", str(config), f"model.path={asked.model}"),
-                "model.load_format=dummy",
-                *(f"data.train_files=[{asked.data}]", "data.train_batch_size=16", "data.max_prompt_length=256"),
-                *(f"data.max_response_length={asked.tokens}", "algorithm.adv_estimator=grpo", "rollout.n=4"),
-                *("actor.device=auto", "actor.ppo_mini_batch_size=8", "actor.optim.lr=1e-5", "actor.strategy=fsdp"),
-                *("rollout.name=vllm", f"rollout.options.python={asked.python}", "rollout.options.load_format=dummy"),
-                *("rollout.options.gpu_memory_utilization=0.3", "trainer.bitwise=true", "trainer.save_freq=1"),
-                *(f"trainer.total_training_steps={asked.steps}", f"trainer.output_dir={folder}/{name}"),
-                *("tracking.experiment_name=bitwise", "trainer.val_before_train=false", "tracking.loggers=[]"),
-                *("trainer.save_huggingface=never", "rollout.ignore_eos=true"),
-            ]
-            began = time.perf_counter()
-            if kill:
-                ended = _until_two_steps(command, Path(folder) / name)
-                print(f"killed after two steps: exit code {ended}", flush=True)
-            subprocess.run(command, check=True)
-            found.append(metrics_of(Path(folder) / name))
-            print(f"{name}: {len(found[-1])} records, {time.perf_counter() - began:.0f} s", flush=True)
+        running = [pool.submit(_train, asked, config, Path(folder) / name, kill=name == "killed") for name in names]
+        found = [each.result() for each in running]
     differing = sorted(
         {
             name
@@ -198,6 +182,33 @@ def runs(asked: argparse.Namespace) -> bool:
     largest = [record.get("training/rollout_probs_diff_max") for record in found[0]]
     print(json.dumps({"metrics that differ": differing, "compared": len(found[0][-1]), "differences": largest}))
     return not differing and not any(largest)
+
+
+def _train(asked: argparse.Namespace, config: Path, folder: Path, *, kill: bool) -> list[dict[str, Any]]:
+    command = [
+        *(sys.executable, "-m", "corerl", "train", str(config), f"model.path={asked.model}"),
+        "model.load_format=dummy",
+        *(f"data.train_files=[{asked.data}]", "data.train_batch_size=16", "data.max_prompt_length=256"),
+        *(f"data.max_response_length={asked.tokens}", "algorithm.adv_estimator=grpo", "rollout.n=4"),
+        *("actor.device=auto", "actor.ppo_mini_batch_size=8", "actor.optim.lr=1e-5", "actor.strategy=fsdp"),
+        *("rollout.name=vllm", f"rollout.options.python={asked.python}", "rollout.options.load_format=dummy"),
+        *("rollout.options.gpu_memory_utilization=0.14", "trainer.bitwise=true", "trainer.save_freq=1"),
+        *(f"trainer.total_training_steps={asked.steps}", f"trainer.output_dir={folder}"),
+        *("tracking.experiment_name=bitwise", "trainer.val_before_train=false", "tracking.loggers=[]"),
+        *("trainer.save_huggingface=never", "rollout.ignore_eos=true"),
+    ]
+    began = time.perf_counter()
+    if kill:
+        ended = _until_two_steps(command, folder)
+        print(f"{folder.name}: ended after two steps with exit code {ended}", flush=True)
+    log = folder.with_suffix(".log")
+    with log.open("w") as output:
+        ended = subprocess.run(command, stdout=output, stderr=output, timeout=500).returncode
+    if ended:
+        raise SystemExit(f"{folder.name}: exit code {ended}\n{log.read_text()[-3000:]}")
+    found = metrics_of(folder)
+    print(f"{folder.name}: {len(found)} records, {time.perf_counter() - began:.0f} s", flush=True)
+    return found
 
 
 def _until_two_steps(command: list[str], folder: Path) -> int:
