@@ -101,7 +101,7 @@ def tokens(asked: argparse.Namespace) -> bool:
         {"name": "fsdp", "bitwise": exact, "share_prefixes": False}
     ).load()(spec)
     options = {"name": "vllm", "python": asked.python, "load_format": "dummy", "bitwise": exact}
-    options |= {"gpu_memory_utilization": 0.4, "max_model_len": asked.prompt_tokens + asked.tokens}
+    options |= {"gpu_memory_utilization": asked.engine_share, "max_model_len": asked.prompt_tokens + asked.tokens}
     backend: Any = registries.rollout_backends.select(options).load()(model, RolloutConfig(), device=device)
     largest = 0.0
     batch: Experience | None = None
@@ -192,7 +192,12 @@ def _train(asked: argparse.Namespace, config: Path, folder: Path, *, kill: bool)
         *(f"data.max_response_length={asked.tokens}", "algorithm.adv_estimator=grpo", "rollout.n=4"),
         *("actor.device=auto", "actor.ppo_mini_batch_size=8", "actor.optim.lr=1e-5", "actor.strategy=fsdp"),
         *("rollout.name=vllm", f"rollout.options.python={asked.python}", "rollout.options.load_format=dummy"),
-        *("rollout.options.gpu_memory_utilization=0.14", "trainer.bitwise=true", "trainer.save_freq=1"),
+        *(
+            "rollout.options.gpu_memory_utilization=0.14",
+            "trainer.bitwise=true",
+            "trainer.save_freq=2",
+            "trainer.max_ckpt_to_keep=1",
+        ),
         *(f"trainer.total_training_steps={asked.steps}", f"trainer.output_dir={folder}"),
         *("tracking.experiment_name=bitwise", "trainer.val_before_train=false", "tracking.loggers=[]"),
         *("trainer.save_huggingface=never", "rollout.ignore_eos=true"),
@@ -236,10 +241,11 @@ def main() -> None:
     cli.add_argument("--tokens", type=int, default=512)
     cli.add_argument("--updates", type=int, default=20)
     cli.add_argument("--update-rows", type=int, default=64)
-    cli.add_argument("--micro-batch", type=int, default=16384)
+    cli.add_argument("--micro-batch", type=int, default=8192)
+    cli.add_argument("--engine-share", type=float, default=0.3, help="of the memory")
     cli.add_argument("--vocabulary", type=int, default=50_000, help="ids of prompts are below")
     cli.add_argument("--alone", type=int, default=3, help="prompts that are generated once more, one by one")
-    cli.add_argument("--steps", type=int, default=4)
+    cli.add_argument("--steps", type=int, default=3)
     asked = cli.parse_args()
     raise SystemExit(not {"tokens": tokens, "runs": runs}[asked.what](asked))
 
