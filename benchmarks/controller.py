@@ -1,0 +1,103 @@
+"""The controller's processor time and memory of a step, by prompts, responses and tokens; engine and models are stubs.
+
+    python benchmarks/controller.py --responses 16384 --tokens 1024
+
+A run of ``corerl train`` under runtime ``ray``: a rollout worker answers at once, a training worker computes
+nothing. Whatever the controller's process does remains: requests, decoding, scores, padding, old and reference
+log-probs, advantages, metrics, mini-batches. Processor time is of the whole process, all threads, in a step after the
+first.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from corerl.cli.main import run
+
+PARTS = Path(__file__).with_name("controller_parts.py")
+SECONDS, GIB, MICROSECONDS_A_TOKEN = 1.5, 1.0, 0.02
+"""required of a step of 16,384 responses of 1,024 tokens; of its growth with tokens"""
+STEPS = 3
+CONFIG = """
+model: {{path: {folder}/model}}
+data: {{train_files: [{folder}/data/train.parquet], train_batch_size: {prompts}, max_prompt_length: 64,
+       max_response_length: {tokens}}}
+algorithm: {{adv_estimator: grpo}}
+actor: {{device: cpu, ppo_mini_batch_size: {mini_batch}, strategy: stub, use_kl_loss: true}}
+rollout: {{name: stub, options: {{tokens: {tokens}}}, n: {n}}}
+reward: {{scorer: {parts}:even}}
+runtime: {{name: ray, options: {{workers: 1, rollout_workers: 1}}}}
+trainer: {{total_training_steps: {steps}, save_freq: -1, log_rollouts_freq: -1, val_before_train: false,
+          output_dir: {folder}/runs, save_huggingface: never}}
+tracking: {{loggers: []}}
+"""
+
+
+def measure(folder: Path, responses: int, tokens: int, n: int, overrides: list[str]) -> dict[str, Any]:
+    """The last step of one run."""
+    prompts = responses // n
+    config = CONFIG.format(
+        folder=folder, prompts=prompts, tokens=tokens, n=n, parts=PARTS, mini_batch=prompts // 4, steps=STEPS
+    )
+    (folder / "config.yaml").write_text(config)
+    command = [sys.executable, "-m", "corerl", "train", str(folder / "config.yaml"), "--plugin", str(PARTS), *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode:
+        raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
+    [*_, latest] = sorted((folder / "runs").glob("*/*"), key=lambda path: path.stat().st_mtime)
+    steps = [
+        [float(word) for word in (latest / f"controller_{step}.txt").read_text().split()]
+        for step in range(1, STEPS + 1)
+    ]
+    before, last = steps[-2:]
+    records = [json.loads(line) for line in (latest / "metrics.jsonl").read_text().splitlines()]
+    timed = {name[9:]: round(each, 2) for name, each in records[-1].items() if name.startswith("timing_s/")}
+    return {
+        "responses": responses,
+        "tokens": tokens,
+        "processor_s": last[0] - before[0],
+        "us_a_token": 1e6 * (last[0] - before[0]) / responses / tokens,
+        "wall_s": last[1] - before[1],
+        "peak_gib": last[3] / 2**20,
+        "timing_s": timed,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--responses", type=int, default=16384)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 1024])
+    parser.add_argument("--n", type=int, default=8)
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the config")
+    given = parser.parse_args()
+    rows = []
+    print(f"{'responses':>9} {'tokens':>6} {'processor s':>11} {'us a token':>10} {'wall s':>7} {'peak GiB':>8}")
+    with tempfile.TemporaryDirectory(prefix="corerl-controller-") as temporary:
+        folder = Path(temporary)
+        sizes = ["--operations", "+-", "--max-operand", "99", "--train-size", "4096", "--test-size", "8"]
+        assert run(["prepare", "arithmetic", "--out", str(folder / "data"), *sizes, "--sft-size", "40"]) == 0
+        shape = ["--vocab-size", "300", "--hidden-size", "16", "--layers", "1", "--heads", "2", "--kv-heads", "1"]
+        corpus = str(folder / "data" / "train.parquet")
+        assert run(["tiny-model", "--out", str(folder / "model"), "--corpus", corpus, *shape]) == 0
+        for tokens in given.tokens:
+            row = measure(folder, given.responses, tokens, given.n, given.overrides)
+            rows.append(row)
+            print(
+                f"{row['responses']:9} {tokens:6} {row['processor_s']:11.2f} {row['us_a_token']:10.3f} "
+                f"{row['wall_s']:7.1f} {row['peak_gib']:8.2f}",
+                flush=True,
+            )
+    if len(rows) > 1:
+        first, last = rows[0], rows[-1]
+        grown = 1e6 * (last["processor_s"] - first["processor_s"]) / given.responses / (last["tokens"] - first["tokens"])
+        print(f"growth with tokens: {grown:.3f} us a token (required: at most {MICROSECONDS_A_TOKEN})")
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
