@@ -13,6 +13,7 @@ from ray_toys import LONE, TOY, Pair, Toy, WithTorch, each
 
 from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, NonFiniteError
+from corerl_ray.calls import Call
 from corerl_ray.group import SharedGpus
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
@@ -88,6 +89,20 @@ def test_calls_overlap(group, size):
     futures = [group.all_ranks.submit(number) for number in range(3)]
     assert [future.result() for future in futures] == [(0, 0), (0, 1), (0, 2)]
     assert futures[1].result() == (0, 1)
+
+
+def test_a_thousand_results_are_gathered_in_a_few_looks(group, monkeypatch):
+    calls = [Call(group.members[0], ray.put(number)) for number in range(1024)]
+    looks = []
+
+    def wait(references, **options):
+        looks.append(len(references))
+        return ray_wait(references, **options)
+
+    ray_wait = ray.wait
+    monkeypatch.setattr(ray, "wait", wait)
+    assert group.waiter.wait(calls, time.monotonic() + 60, "the results") == list(range(1024))
+    assert sum(looks) <= 4 * 1024
 
 
 def test_a_worker_knows_its_rank_and_gets_the_environment_and_the_folder(group, size):

@@ -26,6 +26,8 @@ from corerl_ray.signs import Signs, end, on
 
 POLL = 1.0
 """seconds between two checks of all workers"""
+GATHER = 0.01
+"""seconds in which further results are gathered after one has come: each look at all calls costs as much as they are"""
 DEAD = 4
 """value in Ray's ActorTableData.ActorState"""
 GRACE = 30.0
@@ -287,9 +289,8 @@ class Wait:
         results: dict[Call, Any] = {}
         pending = list(calls)
         while pending:
-            done = self.some(pending)
-            results.update(done)
-            pending = [call for call in pending if call not in done]
+            results.update(self.some(pending))
+            pending = [call for call in pending if call not in results]
         for result in results.values():
             if isinstance(result, EngineDeadError | SaveError):
                 raise result
@@ -301,7 +302,9 @@ class Wait:
         while True:
             left = self.left(calls)
             beside = {call.reference: call for call in self.beside}
-            ready, _ = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
+            ready, others = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
+            if ready and others:
+                ready += ray.wait(others, num_returns=len(others), timeout=GATHER)[0]
             if time.monotonic() - waiter.looked >= POLL:  # also during quick successions of results
                 waiter.look(self.known)
             now = time.monotonic()
@@ -312,8 +315,8 @@ class Wait:
                 if reference in beside:
                     self._result(beside[reference])
                     self.beside = [call for call in self.beside if call.reference != reference]
-                else:
-                    return {own[reference]: self._result(own[reference])}
+            if found := [reference for reference in ready if reference in own]:
+                return {own[reference]: self._result(own[reference]) for reference in found}
 
     def left(self, calls: Sequence[Call]) -> float:
         """Seconds until the deadline.
