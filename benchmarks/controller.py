@@ -94,7 +94,9 @@ def main() -> None:
             )
     if len(rows) > 1:
         first, last = rows[0], rows[-1]
-        grown = 1e6 * (last["processor_s"] - first["processor_s"]) / given.responses / (last["tokens"] - first["tokens"])
+        grown = (
+            1e6 * (last["processor_s"] - first["processor_s"]) / given.responses / (last["tokens"] - first["tokens"])
+        )
         print(f"growth with tokens: {grown:.3f} us a token (required: at most {MICROSECONDS_A_TOKEN})")
     print(json.dumps(rows))
 

@@ -1,4 +1,4 @@
-"""Stubs of an engine and a training strategy, for ``benchmarks/controller.py``: the work of a run without its models."""
+"""Stubs of an engine and a training strategy, for ``benchmarks/controller.py``: a run's work without its models."""
 
 import time
 from array import array

@@ -16,6 +16,9 @@ from corerl.errors import ConfigError, CoreRLError, RequestError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
 """errors of a disk that is full, read-only or gone"""
 
+NAME = 200
+"""bytes of a folder's name at most: a file system takes 255, with what temporary names add"""
+
 LARGEST_TEXT = 256 * 2**20
 """bytes of a text file, at most"""
 
@@ -28,6 +31,9 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
 
     Args:
         folder: make an empty folder of the temporary name.
+
+    Raises:
+        RequestError: a folder is in the place of a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -42,6 +48,8 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
             path.rename(aside)
             temporary.rename(path)
             remove(aside)
+        elif path.is_dir() and not path.is_symlink() and not folder:
+            raise RequestError(f"{path} is a folder, and a file is to be written in its place: move it away")
         else:
             temporary.replace(path)
     except BaseException:
@@ -134,6 +142,19 @@ def require_writable(folder: Path, key: str) -> None:
     except OSError as error:
         reason = f"nothing can be written to {present} ({error.strerror})"
         raise ConfigError(key, f"{folder} cannot be used: {reason}; name a folder of yours") from error
+
+
+def require_name(name: str, key: str) -> None:
+    """Whether a text can be a folder, or folders in each other: printable, of at most NAME bytes each.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    for part in Path(name).parts:
+        if not part.isprintable():
+            raise ConfigError(key, f"{name!r:.100} names a folder with a character that cannot be printed")
+        if (size := len(os.fsencode(part))) > NAME:
+            raise ConfigError(key, f"'{part[:40]}…' names a folder with {size} bytes: at most {NAME} are possible")
 
 
 def _is_elsewhere(error: OSError, path: Path) -> bool:

@@ -18,7 +18,7 @@ from corerl.plugins import load_plugins
 from corerl.registry import Registry
 from corerl.registry.base import known_names
 from corerl.terminal.logs import escape_logs
-from corerl.terminal.output import echo
+from corerl.terminal.output import echo, escape_characters
 
 INTERRUPTED = 130
 
@@ -156,5 +156,6 @@ def _as_key(error: click.UsageError) -> str:
 def main() -> NoReturn:
     """The console script ``corerl``."""
     escape_logs()
+    escape_characters()
     os.umask(os.umask(0o077) | stat.S_IWOTH)  # a config in a run's folder may name code
     sys.exit(run())

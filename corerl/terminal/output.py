@@ -1,6 +1,8 @@
 """Text on a terminal, which data, models and files cannot control."""
 
+import io
 import re
+import sys
 
 import click
 
@@ -23,3 +25,10 @@ def printable(text: str) -> str:
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print for the reader, on standard output or standard error; every command prints by this."""
     click.echo(printable(text), err=err, nl=nl)
+
+
+def escape_characters() -> None:
+    """Characters that the encoding of standard output or error lacks are printed as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

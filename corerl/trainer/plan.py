@@ -11,7 +11,7 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
-from corerl.files import reading, require_writable
+from corerl.files import reading, require_name, require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
@@ -93,6 +93,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     resolve_device(config.actor.device)
     plugins.hook.check_requirements(config=config, parts=parts)
     require_makers(config, parts, plugins)
+    require_name(config.tracking.experiment_name, "tracking.experiment_name")
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model, plugins)
     if end := tokenizer.unheeded_end_of_turn():

@@ -149,3 +149,10 @@ def test_an_output_of_tiny_model_below_a_file_is_refused(material, tmp_path, cap
 
 def test_a_checkpoint_that_is_not_there_is_refused(tmp_path, refused):
     refused([f"trainer.resume_mode={tmp_path}/old"], "trainer.resume_mode: ", "neither auto, disable, a checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("x" * 300, "300 bytes: at most 200"), ("a\nb", "cannot be printed"), ("é" * 120, "240 bytes")]
+)
+def test_an_experiment_name_that_is_no_folder_name_is_refused(refused, name, words):
+    refused([f"tracking.experiment_name={json.dumps(name)}"], "tracking.experiment_name: ", words)

@@ -1,5 +1,8 @@
 import json
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -32,6 +35,29 @@ def test_runs_are_listed_with_state_step_and_last_scores_the_newest_last(tmp_pat
     assert rows[1][:5] == ["b/2", "failed", "2/9", "0.250", "0.125"]
     assert " ".join(rows[1][-8:]) == "min 40 s RunError: step 2: no luck"
     assert rows[2] == ["c/3", "unknown", "0"]
+
+
+def test_a_run_of_a_clock_that_is_ahead_has_no_negative_time(tmp_path, capsys):
+    ahead = time.time() + 86_500
+    make_run(tmp_path / "a" / "1", ahead, [], state="running")
+    make_run(tmp_path / "b" / "1", ahead, [], state="finished", ended=ahead - 5)
+    assert run(["runs", str(tmp_path)]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert all("in 1 d" in row and "0 s" in row and "-" not in row.split()[2:] for row in rows)
+
+
+def test_names_that_the_terminal_cannot_print_are_escaped(tmp_path):
+    make_run(tmp_path / "模型" / "1", 1000.0, [])
+    command = [sys.executable, "-m", "corerl", "runs", str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60)
+    assert done.returncode == 0 and rb"\u6a21\u578b/1" in done.stdout
+
+
+def test_a_run_without_its_config_is_listed(tmp_path, capsys):
+    make_run(tmp_path / "a" / "1", 1000.0, [{"step": 1}])
+    (tmp_path / "a" / "1" / "config.yaml").unlink()
+    assert run(["runs", str(tmp_path)]) == 0
+    assert "a/1" in capsys.readouterr().out
 
 
 def test_a_folder_without_runs_is_no_error(tmp_path, capsys):

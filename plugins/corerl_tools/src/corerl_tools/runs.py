@@ -1,5 +1,6 @@
 """``corerl runs``."""
 
+import os
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -12,6 +13,8 @@ from corerl.files import reading
 from corerl.terminal import echo
 from corerl_tools.common import table
 
+MARKS = ("plugins.json", "status.json", "metrics.jsonl")
+"""a folder with one of them is that of a run"""
 RECORDS = 1000
 """records of a run that are searched for the last reward"""
 
@@ -26,7 +29,7 @@ def runs(folder: Path) -> None:
     State: running, finished, stopped (on request before the last step), failed (with the error) or killed (the process
     ended without a status). Reward: the last critic/score/mean. Val: the last val-core metric.
     """
-    found = sorted(run_folders(folder), key=lambda run: (run / "config.yaml").stat().st_mtime)
+    found = sorted(run_folders(folder), key=_begun)
     if not found:
         echo(f"no run below {folder}")
         return
@@ -35,13 +38,19 @@ def runs(folder: Path) -> None:
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
-    """Every folder from ``folder`` down that holds a run's ``config.yaml``; a run contains no other runs."""
-    if (folder / "config.yaml").is_file() and (folder / "plugins.json").is_file():
+    """Every folder of a run from ``folder`` down; a run contains no other runs."""
+    if any(os.path.lexists(folder / name) for name in MARKS):
         yield folder
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
             yield from run_folders(path)
+
+
+def _begun(run: Path) -> float:
+    """When the run wrote its config; of a damaged run, when its folder changed."""
+    config = run / "config.yaml"
+    return (config if config.is_file() else run).stat().st_mtime
 
 
 def _row_or_reason(run: Path, folder: Path) -> tuple[str, ...]:
@@ -76,8 +85,10 @@ def row(run: Path, folder: Path) -> tuple[str, ...]:
     remark = status.error or (f"{status.host}, process {status.pid}" if status.state == "running" else "")
     if status.restarts:
         remark = ", ".join(filter(None, [f"workers started again: {status.restarts}", remark]))
-    steps, age = f"{step}/{status.total_steps}", f"{duration(time.time() - status.started)} ago"
-    return name, status.state, steps, reward, validation, age, duration(ended - status.started), remark
+    age = time.time() - status.started
+    started = f"{duration(age)} ago" if age >= 0 else f"in {duration(-age)}"  # by a clock that is ahead
+    took, steps = duration(max(0.0, ended - status.started)), f"{step}/{status.total_steps}"
+    return name, status.state, steps, reward, validation, started, took, remark
 
 
 def duration(seconds: float) -> str:

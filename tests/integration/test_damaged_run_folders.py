@@ -1,0 +1,135 @@
+"""Every file of a run folder, damaged in every way; every command that reads run folders ends with a sentence.
+
+The default tests take every file once, with one kind of damage each; ``CORERL_CHAOS=1`` takes all kinds for all files.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from corerl.cli.main import run
+
+STEPS = 2
+ALL = bool(os.environ.get("CORERL_CHAOS"))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 4)
+
+
+def other_type(path: Path) -> None:
+    path.write_text("[1, {}]\n")
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_lost_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def unreadable(path: Path) -> None:
+    path.chmod(0)
+
+
+DAMAGES: tuple[Callable[[Path], None], ...] = (
+    *(empty, cut, garbage, other_type, missing, a_folder, a_lost_link),
+    *(() if os.geteuid() == 0 else (unreadable,)),  # root reads everything
+)
+
+
+@pytest.fixture(scope="module")
+def whole(material: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with everything that a run leaves, below ``runs/whole``; beside it an undamaged run."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(command(material, folder, "tracking.experiment_name=whole")) == 0
+    [made] = (folder / "runs" / "whole").iterdir()
+    assert run(["report", str(made)]) == 0
+    shutil.copytree(made, folder / "runs" / "other" / made.name)
+    return folder
+
+
+def command(material: Path, folder: Path, *overrides: str) -> list[str]:
+    config = folder / "config.yaml"
+    config.write_text(
+        f"""
+        model: {{path: {material}/model}}
+        data: {{train_files: [{material}/data/train.parquet], val_files: [{material}/data/test.parquet],
+               train_batch_size: 4, max_prompt_length: 64, max_response_length: 4}}
+        actor: {{device: cpu, optim: {{lr: 1e-3}}, ppo_mini_batch_size: 4}}
+        rollout: {{n: 2}}
+        trainer: {{total_training_steps: {STEPS}, save_freq: 1, log_rollouts_freq: 1, test_freq: 1,
+                  keep_best: critic/score/mean, output_dir: {folder}/runs}}
+        tracking: {{loggers: []}}
+        """
+    )
+    return ["train", str(config), *overrides]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_every_command_that_reads_a_damaged_run_folder_ends_with_a_sentence(
+    whole: Path, material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [made] = (whole / "runs" / "whole").iterdir()
+    bad = []
+    for number, name in enumerate(files(made)):
+        for damage in DAMAGES if ALL else (DAMAGES[number % len(DAMAGES)],):
+            folder = tmp_path / f"{number}-{damage.__name__}"
+            shutil.copytree(whole / "runs", folder / "runs", symlinks=True)
+            run_folder = folder / "runs" / "whole" / made.name
+            damage(run_folder / name)
+            for arguments in commands(material, folder, run_folder):
+                capsys.readouterr()
+                code = run(arguments)
+                output = capsys.readouterr()
+                if why := wrong(code, output.out, output.err, arguments[0], made.name):
+                    bad.append(f"{name} {damage.__name__}: corerl {' '.join(arguments[:2])}: {why}")
+            shutil.rmtree(folder)
+    assert not bad, "\n".join(bad)
+
+
+def commands(material: Path, folder: Path, run_folder: Path) -> list[list[str]]:
+    """Those that read a run folder; the last one trains on in it."""
+    return [
+        ["runs", str(folder / "runs")],
+        ["report", str(run_folder)],
+        ["report", str(run_folder), str(folder / "runs" / "other" / run_folder.name)],
+        ["rollouts", "show", str(run_folder)],
+        ["export", str(run_folder / "checkpoints" / "global_step_2"), "--out", str(folder / "exported")],
+        command(material, folder, "tracking.experiment_name=whole", f"trainer.total_training_steps={STEPS + 1}"),
+    ]
+
+
+def wrong(code: int, out: str, err: str, what: str, name: str) -> str:
+    """What is wrong with the end of a command; '' if nothing is."""
+    if "Traceback" in err or "this is a bug" in err:
+        return err[-600:]
+    if code not in (0, 1, 2):
+        return f"exit code {code}"
+    if code and not err.splitlines()[-1].startswith("error: "):
+        return f"exit code {code} without a sentence: {err[-300:]}"
+    if what == "runs" and (code or out.count(name) < 2):
+        return f"exit code {code}, {out.count(name)} of 2 runs are listed: {err[-300:]}"
+    return ""
