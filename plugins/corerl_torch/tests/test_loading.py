@@ -1,10 +1,12 @@
 """Loading a model: random parts are made on purpose or not at all."""
 
 import importlib.util
+import json
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError, ModelError
@@ -59,6 +61,35 @@ def test_weights_that_are_missing_are_an_error(tmp_path):
     for head in ("lm", "value"):
         with pytest.raises(ModelError, match=r"lacks 1 of the weights, such as 'model\.norm\.weight'"):
             load(folder, head)
+
+
+def small(folder, **changes):
+    """A model folder whose config.json is changed afterwards."""
+    config = Qwen2Config(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(written | changes))
+    return ModelConfig(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocab_size": 30}, r"lm_head.weight has the shape \(20, 8\), and the config asks for \(30, 8\), and 1 more"),
+        ({"hidden_size": 16}, r"lm_head.weight has the shape \(20, 8\), .* \(20, 16\), and \d+ more"),
+    ],
+)
+def test_weights_of_other_shapes_than_those_of_the_config_are_one_line(tmp_path, changes, words):
+    with pytest.raises(ModelError, match=f"do not fit its config.json: .*{words}"):
+        load_causal_lm(small(tmp_path, **changes), device="cpu", dtype=torch.float32)
+
+
+def test_weights_that_are_cut_off_are_one_line(tmp_path):
+    model = small(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ModelError, match=r"the weights in .* are damaged: "):
+        load_causal_lm(model, device="cpu", dtype=torch.float32)
 
 
 def test_an_attention_whose_package_is_missing_is_one_line():

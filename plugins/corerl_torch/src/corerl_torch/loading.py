@@ -2,12 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
@@ -35,8 +37,8 @@ def load_model(
         seed: of random weights (``load_format: dummy``, a new value head); the global random state is unchanged.
 
     Raises:
-        ModelError: no such folder, missing weights, an architecture unknown to transformers, or an attention whose
-            package is not installed.
+        ModelError: no such folder, missing or damaged weights, weights of other shapes, an architecture unknown to
+            transformers, or an attention whose package is not installed.
     """
     with uncollected():
         from transformers import (
@@ -96,15 +98,22 @@ def load_model(
                         dtype=dtype,
                         attn_implementation=attention,
                         output_loading_info=True,
+                        ignore_mismatched_sizes=True,  # reported below
                         **options,
                     )
                 _check_complete(model.path, info["missing_keys"], head)
+                _check_shapes(model.path, info["mismatched_keys"])
+    except (SafetensorError, UnpicklingError, EOFError) as error:
+        reason = (str(error) or "it is cut off").splitlines()[0]
+        raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
     except (OSError, ValueError, KeyError, ImportError, ArithmeticError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        if "PytorchStreamReader" in reason:
+            raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
         if device != "meta":  # on other devices the machine may be the cause
             raise
-        reason = str(error).splitlines()[0]
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
     if head == "score":
         loaded.score.register_parameter("bias", None)
@@ -183,6 +192,22 @@ def _no_report() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(present)
+
+
+def _check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+    """Raise ModelError if weights have other shapes than the config asks for.
+
+    Args:
+        differing: (name, shape in the file, shape of the model).
+    """
+    found = sorted((name, tuple(file), tuple(own)) for name, file, own in differing)
+    if found:
+        name, file, own = found[0]
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        raise ModelError(
+            f"model.path: the weights in {path} do not fit its config.json: {name} has the shape {file}, and the "
+            f"config asks for {own}{more}"
+        )
 
 
 def _check_complete(path: str, missing: Iterable[str], head: str) -> None:
