@@ -36,6 +36,11 @@ class TorchOptions:
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of an engine with the same option (set by trainer.bitwise)"
     )
+    fp8: bool = option(
+        False,
+        "compute the products of the layers in FP8, on GPUs of compute capability 9.0; on cpu with the same rounding, "
+        "slowly, to study (docs/precision.md)",
+    )
     ema_decay: float | None = option(
         None,
         "keep an average of the trained weights, of which each update keeps this share; a teacher may have it; null: "
