@@ -65,6 +65,19 @@ class TorchOptions:
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
 
+    def check(self, key: str, config: TrainConfig) -> None:
+        """Raise ConfigError if ``fp8`` has no kernels on this machine, or other bits than ``bitwise`` promises."""
+        if not self.fp8:
+            return
+        if self.bitwise:
+            raise ConfigError(f"{key}.fp8", "has no bitwise log-probs: set one of the two to false")
+        import torch
+
+        from corerl_torch import fp8
+
+        on_gpu = config.actor.device != "cpu" and torch.cuda.is_available()
+        fp8.check(config.model, "cuda" if on_gpu else "cpu", f"{key}.fp8")
+
     @property
     def unshared(self) -> str:
         """Why rows cannot share prefixes, as far as the options say; '' if they can."""

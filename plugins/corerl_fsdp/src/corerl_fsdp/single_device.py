@@ -107,7 +107,7 @@ class SingleDeviceStrategy:
             for rows in self._cuts(mini_batch):
                 micro_batch = mini_batch.select(rows).to(self.spec.device)
                 output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
-                (output.loss * scale).backward()
+                (output.loss * scale).backward()  # type: ignore[no-untyped-call]
                 sums.add(output)
         return sums.numbers()
 
