@@ -54,6 +54,14 @@ def test_a_transposed_matrix_is_scaled_by_its_columns_and_contiguous():
     assert torch.equal(scale[:, 0], matrix.abs().amax(dim=0) / 448)
 
 
+def test_the_product_is_that_of_the_kernels_operation():
+    hidden, weight = random(33, 64).bfloat16(), random(48, 64, seed=1).bfloat16()
+    (left, of_left), (right, of_right) = fp8.quantized(hidden), fp8.quantized(weight)
+    scales = {"scale_a": of_left, "scale_b": of_right.t()}
+    expected = torch._scaled_mm(left, right.t(), **scales, out_dtype=torch.bfloat16)
+    torch.testing.assert_close(fp8.linear(hidden, weight), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_layer_and_its_gradients_are_near_those_of_float64(dtype):
     """The relative error of a product of two random matrices is the root of the sum of squares of theirs: with values

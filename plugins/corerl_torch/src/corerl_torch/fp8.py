@@ -32,9 +32,6 @@ KEY = "actor.strategy.fp8"
 
 E4M3 = torch.float8_e4m3fn
 
-LARGEST = torch.finfo(E4M3).max
-"""448"""
-
 CAPABILITY = (9, 0)
 """smallest compute capability with kernels for a scale of each row"""
 
@@ -103,8 +100,8 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def quantized(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """(rows, columns) e4m3, contiguous, and the (rows, 1) float32 scales: their product is the matrix, rounded."""
     rows = matrix.float()
-    scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / LARGEST
-    return (rows / scale).clamp(-LARGEST, LARGEST).to(E4M3).contiguous(), scale
+    scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 448.0  # a name would be an input of the graph
+    return (rows / scale).clamp(-448.0, 448.0).to(E4M3).contiguous(), scale
 
 
 def rounded(matrix: Tensor) -> Tensor:
@@ -142,8 +139,8 @@ def _product(left: Tensor, right: Tensor, dtype: torch.dtype, *, exact: bool) ->
     Args:
         exact: on CUDA, sum in float32 throughout; slower.
     """
-    quantize = _compiled() if left.is_cuda else quantized
-    (left, of_left), (right, of_right) = quantize(left), quantize(right)
+    quantize = _compiled() if left.is_cuda and not torch.compiler.is_compiling() else quantized
+    (left, of_left), (right, of_right) = quantize(left.detach()), quantize(right.detach())
     if not left.is_cuda:
         return ((left.float() * of_left) @ (right.float() * of_right).t()).to(dtype)
     return torch._scaled_mm(
