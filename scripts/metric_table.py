@@ -33,7 +33,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
         Metric("actor/lr", "", "learning rate, mean over the step's updates"),
         Metric("actor/loss_scale", "", "factor of the loss after an update; with `model.dtype=fp16`"),
-        Metric("actor/overflows", "share", "updates that an overflow of the gradient left out; with `model.dtype=fp16`"),
+        Metric("actor/overflows", "share", "updates that overflowed, and changed no weight; with `model.dtype=fp16`"),
         Metric(
             "actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"
         ),

@@ -56,6 +56,7 @@ class _Layer:
     def __init__(self, layer: Any, make: MakeParameter) -> None:
         self._layer, self._make, self._lock = layer, make, threading.Lock()
         self._weight, self._scale = layer.weight, layer.weight_scale
+        self._loader = getattr(layer, "weight_loader_v2", layer.weight_loader)  # replicated layers have one alone
         self._weight.weight_loader = self.load
         self.begin()
 
@@ -70,9 +71,9 @@ class _Layer:
             if self._coming is None:
                 sizes = layer.output_size_per_partition, layer.input_size_per_partition
                 data = torch.empty(sizes, dtype=layer.orig_dtype, device=self._weight.device)
-                self._coming = self._make(data=data, input_dim=1, output_dim=0, weight_loader=layer.weight_loader_v2)
+                self._coming = self._make(data=data, input_dim=1, output_dim=0, weight_loader=self._loader)
             with _Written(self._coming) as written:
-                layer.weight_loader_v2(self._coming, piece, *arguments, **more)
+                self._loader(self._coming, piece, *arguments, **more)
             self._loaded += written.elements
             if self._loaded >= self._coming.numel():
                 self._quantize()
