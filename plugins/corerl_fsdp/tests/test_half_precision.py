@@ -175,5 +175,10 @@ def test_ranks_agree_and_drop_an_update_together(folder, worlds):
         assert each["metrics"]["grad_norm"] == pytest.approx(expected["metrics"]["grad_norm"], rel=0.01)
         for name, true in expected["gradient"].items():
             assert (each["gradient"][name] - true).norm() < 0.02 * true.norm() + 1e-4, name
+    for each in worlds[2].run(kind="agree", model=str(folder), fsdp={"fp8": True}):
+        found, true = (
+            torch.cat([of["gradient"][name].flatten() for name in expected["gradient"]]) for of in (each, expected)
+        )
+        assert 0.005 < distance(found, true) < 0.15
     dropped = worlds[2].run(kind="overflow", **job)
     assert dropped == [{"scales": [2.0**24, 2.0**23], "grad_norm": False, "moved": False}] * 2

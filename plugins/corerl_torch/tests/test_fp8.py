@@ -125,3 +125,19 @@ def test_a_device_without_kernels_and_another_dtype_are_refused(monkeypatch):
         fp8.check(replace(model, dtype="bf16"), "cuda", "critic.strategy.fp8")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
     fp8.check(replace(model, dtype="auto"), "cuda")
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < fp8.CAPABILITY, reason="a GPU with FP8"
+)
+@pytest.mark.parametrize("tokens", [1, 33, 4096])
+def test_the_kernels_give_what_the_cpu_gives(tokens):
+    hidden, weight, bias = random(tokens, 256), random(512, 256, seed=1) / 16, random(512, seed=2)
+    gradient, results = random(tokens, 512, seed=3), []
+    for device in ("cpu", "cuda"):
+        inputs = [each.bfloat16().to(device).requires_grad_() for each in (hidden, weight, bias)]
+        product = fp8.linear(*inputs)
+        found = torch.autograd.grad(product, inputs, gradient.bfloat16().to(device))
+        results.append([each.detach().float().cpu() for each in (product, *found)])
+    for ours, expected in zip(*results, strict=True):
+        assert (ours - expected).norm() < 0.006 * expected.norm()
