@@ -43,7 +43,7 @@ TURNS: dict[str, list[str]] = {
 
 DISTILLED = ["actor.use_kl_loss=false", "algorithm.adv_estimator=reinforce_plus_plus", "rollout.n=1"]
 
-INT2 = ["rollout.options.weight_rounding=int2", "algorithm.rollout_correction.max_log_prob_diff=.inf"]
+INT2 = ["rollout.options.quantization=int2", "algorithm.rollout_correction.max_log_prob_diff=.inf"]
 """a sampler of low precision, without a limit on its mismatch"""
 
 GSPO = "actor.policy_loss={name: gspo, clip_ratio_low: 3e-4, clip_ratio_high: 4e-4}"

@@ -7,7 +7,7 @@ for seed in $3; do for rounding in $1; do for correction in $2; do
     name="precision-$rounding-$correction-$seed"
     corerl train examples/quickstart/config.yaml trainer.seed="$seed" trainer.test_freq=-1 \
         trainer.val_before_train=false trainer.resume_mode=disable tracking.experiment_name="$name" \
-        tracking.loggers='[]' rollout.options.weight_rounding="$rounding" \
+        tracking.loggers='[]' rollout.options.quantization="$rounding" \
         algorithm.rollout_correction.rollout_is="$correction" \
         algorithm.rollout_correction.max_log_prob_diff=.inf >"runs/$name.log" 2>&1
     python - "$name" "$rounding $correction $seed" <<'PYTHON'

@@ -7,7 +7,7 @@ import torch
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 THREADS_BESIDE_A_GPU = 8
 

@@ -32,6 +32,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/entropy_loss", "nats", "entropy bonus before its coefficient; with `actor.entropy_coeff`"),
         Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
         Metric("actor/lr", "", "learning rate, mean over the step's updates"),
+        Metric("actor/loss_scale", "", "factor of the loss after an update; with `model.dtype=fp16`"),
+        Metric("actor/overflows", "share", "updates that overflowed, and changed no weight; with `model.dtype=fp16`"),
         Metric(
             "actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"
         ),
@@ -54,7 +56,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "critic/vf_explained_var", "", "1 - var(returns - values) / var(returns): at best 1; 0 for a constant value"
         ),
         Metric("critic/vpred_mean", "", "values during the update, mean over trained tokens"),
-        Metric("critic/{grad_norm,lr,skipped_updates}", "", "as the policy's `actor/…`"),
+        Metric("critic/{grad_norm,lr,skipped_updates,loss_scale,overflows}", "", "as the policy's `actor/…`"),
     ),
     "Rewards": (
         Metric("reward/error_ratio", "share", "responses without a score"),
@@ -274,7 +276,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Supervised": (
         Metric(
-            "train/{loss,grad_norm,lr}",
+            "train/{loss,grad_norm,lr,loss_scale,overflows}",
             "",
             "`corerl sft`, `dpo`, `reward-model`: the loss, of `sft` the mean cross-entropy in nats; gradient norm and "
             "learning rate as the policy's",

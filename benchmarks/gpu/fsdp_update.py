@@ -11,6 +11,7 @@ allocator has given all its memory back before.
 import argparse
 import functools
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -126,12 +127,13 @@ def _measure(
 
 
 def update(strategy: TrainingStrategy, batch: Experience) -> dict[str, float]:
-    """One update by the loss of PPO, waited for; loss and gradient norm."""
+    """One update by the loss of PPO, waited for; loss and gradient norm, NaN if a gradient in float16 overflowed."""
     objective = PolicyObjective(functools.partial(vanilla, options=VanillaOptions()))
     metrics = strategy.update(batch, objective)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return {"loss": metrics["pg_loss"].value, "grad_norm": metrics["grad_norm"].value}
+    norm = metrics["grad_norm"].value if "grad_norm" in metrics else math.nan
+    return {"loss": metrics["pg_loss"].value, "grad_norm": norm}
 
 
 def _forward(strategy: TrainingStrategy, batch: Experience) -> float:

@@ -75,7 +75,7 @@ class TrainingStrategy(Protocol):
 
         The gradient is that of the whole mini-batch's loss for every cut; rows of one unit (``unit_ids``) are in one
         micro-batch. Returns the objective's metrics,
-        ``grad_norm`` (before clipping) and ``lr`` (of this step).
+        ``grad_norm`` (before clipping; absent if a gradient in float16 overflowed) and ``lr`` (of this step).
 
         Raises:
             NonFiniteError: the loss or the gradient norm is not finite. Weights and optimizer are unchanged; ``rows``

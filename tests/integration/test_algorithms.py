@@ -173,6 +173,16 @@ def test_rollout_correction_weighs_rejects_and_reports(train):
         assert 0 < record["rollout_corr/rejected_fraction"] <= 1
 
 
+def test_an_engine_with_weights_in_fp8_is_measured_and_corrected(train):
+    code, folder, errors = train(
+        "a", "rollout.options.quantization=fp8", "algorithm.rollout_correction.rollout_is=token"
+    )
+    assert code == 0, errors
+    for record in records(folder):
+        assert record["rollout_corr/log_prob_abs_diff"] > 1e-4 and 1e-8 < record["rollout_corr/k3_kl"] < 0.1
+        assert record["rollout_corr/rollout_is_mean"] == pytest.approx(1.0, abs=0.05)
+
+
 @pytest.mark.parametrize("options", [[], ["algorithm.rollout_correction.rollout_is=token", "rollout.record=BOTH"]])
 def test_score_centering_adds_nothing_if_engine_and_trainer_agree(train, options):
     record, both = "rollout.record=[top_log_probs]", "[kept_tokens, top_log_probs]"

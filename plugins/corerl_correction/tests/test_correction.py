@@ -286,6 +286,8 @@ def test_the_largest_difference_follows_dtype_layers_and_temperature():
     assert largest_difference(torch.bfloat16, 4, 1.0) == pytest.approx(0.062)
     assert largest_difference(torch.float32, 4, 2.0) == pytest.approx(0.002)
     assert largest_difference(torch.float32, 4, 0.1) == pytest.approx(0.02)
+    assert largest_difference(torch.float16, 28, 1.0) == pytest.approx(0.0205, rel=0.02)
+    assert largest_difference(torch.bfloat16, 28, 0.5, quantized=True) == 2.0
 
 
 def test_policies_of_different_versions_may_differ():

@@ -61,6 +61,8 @@ def test_the_cache_of_a_device_has_what_the_share_leaves_beside_weights_and_over
     share = options.generation(size, config, Machine(1, 80 * GIB))
     assert (share.weights, share.other, share.kv_cache) == (4 * GIB, 2 * GIB, 14 * GIB)
     assert share.bytes_per_token == size.cache_bytes / 2
+    quantized = EngineOptions(gpu_memory_utilization=0.25, quantization="fp8").generation(size, config, Machine(1))
+    assert quantized.weights == (size.parameters + size.beside) / 2  # two bytes of each parameter beside the layers
     assert options.generation(size, config, Machine(1, 8 * GIB)).kv_cache == 0.0
     assert options.generation(size, config, Machine(1, None)).kv_cache is None
 

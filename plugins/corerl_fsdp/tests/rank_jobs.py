@@ -11,6 +11,7 @@ from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
+from corerl_testing.training_reference import copied_weights
 
 
 class Jobs(RankJobs):
@@ -68,6 +69,18 @@ class Jobs(RankJobs):
         strategy.update(share(rank_batch(), strategy), AllOutputs())
         moments = [state[name] for state in strategy.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
         return {"weights": held(strategy.model.parameters()), "gradients": gradients, "optimizer": held(moments)}
+
+    def overflow(self, job):
+        """An update whose gradient overflows on rank 0 alone; the scale before and after."""
+        strategy = self.strategy(job)
+        strategy.loss_scale.value = 2.0**24
+        before, weights = strategy.loss_scale.value, copied_weights(strategy)
+        experience = share(rank_batch(), strategy)
+        if strategy.data_parallel_rank:
+            experience.loss_weights = experience.loss_weights * 0
+        metrics = strategy.update(experience, AllOutputs())
+        moved = any(not torch.equal(each, weights[name]) for name, each in copied_weights(strategy).items())
+        return {"scales": [before, strategy.loss_scale.value], "grad_norm": "grad_norm" in metrics, "moved": moved}
 
     def gathered(self, job):
         """Bytes that this rank gives to the others: of weights in bf16, and of weights as they are held."""

@@ -42,6 +42,17 @@ def test_compiled_layers_share_prefixes(tmp_path):
         assert (compiled["gradient"][name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
 
 
+@pytest.mark.skipif("CORERL_EVERY_COMBINATION" not in os.environ, reason="compiles again: CORERL_EVERY_COMBINATION=1")
+def test_compiled_layers_in_fp8_train_alike(tmp_path):
+    write_config(tmp_path, "qwen2", num_hidden_layers=1, hidden_size=32, intermediate_size=64)
+    config = {"enable_gradient_checkpointing": True}
+    job = {"kind": "agree", "model": str(tmp_path), "config": config, "fsdp": {"fp8": True}}
+    plain = rank_jobs.run(job)["gradient"]
+    compiled = rank_jobs.run({**job, "fsdp": {"compile": True, "fp8": True}})["gradient"]
+    for name, true in plain.items():
+        assert (compiled[name] - true).norm() <= 1e-4 * true.norm() + 1e-8, name
+
+
 def test_statistics_are_compiled_once_for_any_number_of_rows_trained_or_not():
     graphs = torch._dynamo.utils.counters["stats"]
     before = graphs["unique_graphs"]

@@ -10,7 +10,7 @@ from corerl.cli.common import load_train_config
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
-from corerl_megatron.arithmetic import ModelFacts, check_ranks, check_shared, padded_vocabulary
+from corerl_megatron.arithmetic import ModelFacts, check_model, check_ranks, check_shared, padded_vocabulary
 from corerl_megatron.model import transformer_config
 from corerl_megatron.options import MegatronOptions
 
@@ -96,6 +96,12 @@ def test_layouts_that_divide_pass():
     )
     check_shared(KEY, facts, options)
     check_ranks(KEY, options, 24)
+
+
+def test_a_dtype_whose_loss_must_be_scaled_is_refused():
+    check_model(ModelConfig("m", dtype="bf16"))
+    with pytest.raises(ConfigError, match=r"^model\.dtype: strategy megatron scales no loss, which fp16 needs"):
+        check_model(ModelConfig("m", dtype="fp16"))
 
 
 def test_a_family_without_a_mapping_is_named_with_those_that_have_one():

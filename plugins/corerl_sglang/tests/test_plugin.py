@@ -10,9 +10,10 @@ from corerl.cli.main import run
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError, RequestError, RunError
 from corerl.plugins import load_plugins
-from corerl_sglang.backend import SglangBackend, engine_arguments, engine_environment
+from corerl_sglang.backend import SglangBackend, engine_arguments, engine_environment, has_experts
 from corerl_sglang.options import SglangOptions
 from corerl_sglang_engine.requests import UNUSED_POSITIONS
+from corerl_testing.published_shapes import published_config
 
 Start = Callable[..., SglangBackend]
 
@@ -72,6 +73,14 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice(monkeypatch
     for name, where in places.items():
         with pytest.raises(ConfigError, match=rf"engine_args\.{name}: is set by {re.escape(where)} already"):
             engine_arguments(model, RolloutConfig(), SglangOptions(engine_args={name: 2}))
+
+
+def test_weights_in_fp8_are_sglangs_and_experts_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    model, options = ModelConfig(path="some/model", dtype="bf16"), SglangOptions(quantization="fp8")
+    assert engine_arguments(model, RolloutConfig(), options)["quantization"] == "fp8"
+    assert "quantization" not in engine_arguments(model, RolloutConfig(), SglangOptions())
+    assert has_experts(published_config("qwen3-moe-small")) and not has_experts(published_config("qwen3-8b"))
 
 
 def test_graphs_of_batches_as_large_as_rollouts_are_recorded_where_the_device_is_large(

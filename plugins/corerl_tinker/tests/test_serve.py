@@ -59,6 +59,7 @@ def test_adapters_are_the_default_and_all_weights_a_choice():
     [
         ({"rollout": {"lora": "adapter"}}, "rollout.lora"),
         ({"model": {"lora_dora": True}}, "model.lora_dora"),
+        ({"model": {"dtype": "fp16"}}, "model.dtype: fp16 needs a loss scale"),
         ({"runtime": {"name": "ray"}}, "runtime.name"),
         ({"actor": {"strategy": "magic"}}, "magic"),
         ({"x": 1}, "x"),

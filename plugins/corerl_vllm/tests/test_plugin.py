@@ -49,6 +49,20 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice():
             engine_arguments(model, RolloutConfig(), VllmOptions(engine_args={name: 2}), "cuda")
 
 
+def test_weights_in_fp8_are_vllms_online_quantisation_without_routers():
+    model, options = ModelConfig(path="some/model", dtype="bf16"), VllmOptions(quantization="fp8")
+    arguments = engine_arguments(model, RolloutConfig(), options, "cuda")
+    assert arguments["quantization"] == "fp8_per_channel"
+    [ignored] = arguments["quantization_config"]["ignore"]
+    pattern = re.compile(ignored.removeprefix("re:"))
+    routers = ("mlp.gate", "mlp.shared_expert_gate", "block_sparse_moe.gate", "mlp.router")
+    assert all(pattern.match(f"model.layers.3.{name}") for name in routers)
+    assert not any(pattern.match(f"model.layers.3.mlp.{name}") for name in ("gate_proj", "gate_up_proj", "down_proj"))
+    assert "quantization" not in engine_arguments(model, RolloutConfig(), VllmOptions(), "cuda")
+    with pytest.raises(ConfigError, match=r"^rollout\.options\.quantization: fp8 needs a CUDA device"):
+        VllmBackend(model, RolloutConfig(), device="cpu", options=options)
+
+
 def test_where_multicast_is_off_nothing_that_needs_it_is_compiled(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)

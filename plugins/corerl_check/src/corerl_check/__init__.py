@@ -4,7 +4,7 @@
 :mod:`shares` and :mod:`size` hold bytes of models, :mod:`installed` examines the parts that a config selects.
 """
 
-from corerl_check.contract import Examined, Finding, Machine, ServedOptions
+from corerl_check.contract import Examined, Finding, Machine, QuantizedOptions, ServedOptions
 from corerl_check.findings import finding, from_error
 from corerl_check.machine import GIB, count_processors, detect
 from corerl_check.shares import (
@@ -28,6 +28,7 @@ __all__ = [
     "GenerationShare",
     "Machine",
     "ModelSize",
+    "QuantizedOptions",
     "ServedOptions",
     "SharesGeneration",
     "SharesTraining",

@@ -9,6 +9,7 @@ from corerl.errors import ConfigError
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
 from corerl_check.aliases import MISSING, at
+from corerl_check.contract import QuantizedOptions
 
 KEY = "trainer.bitwise"
 
@@ -60,6 +61,9 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[ConfigError]:
             )
     if (split := config.rollout.tensor_model_parallel_size) > 1:
         yield ConfigError(KEY, f"rollout.tensor_model_parallel_size={split} sums over GPUs in another order: set 1")
+    options = parts.rollout_backend.options
+    if isinstance(options, QuantizedOptions) and options.quantization != "none":
+        yield ConfigError(KEY, f"rollout.options.quantization={options.quantization} rounds the engine's weights")
     if config.rollout.record:
         yield ConfigError(KEY, f"log-probs with rollout.record={config.rollout.record} have other bits: record nothing")
     try:

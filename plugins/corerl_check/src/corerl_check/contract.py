@@ -59,6 +59,16 @@ class Examined(Protocol):
 
 
 @runtime_checkable
+class QuantizedOptions(Protocol):
+    """Options of a rollout backend that can sample with quantised weights."""
+
+    @property
+    def quantization(self) -> str:
+        """``none``, or the type of the weights of linear layers, such as ``fp8``."""
+        ...
+
+
+@runtime_checkable
 class ServedOptions(Protocol):
     """Options of a rollout backend whose model another server serves."""
 

@@ -63,16 +63,21 @@ def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> Rollou
     return dataclasses.replace(config, rollout_is="token" if max_staleness and not config.bypass_mode else "none")
 
 
-def largest_difference(dtype: torch.dtype, layers: int, temperature: float) -> float:
+def largest_difference(dtype: torch.dtype, layers: int, temperature: float, *, quantized: bool = False) -> float:
     """The largest mean |log pi_old - log pi_rollout| explained by rounding, for ``max_log_prob_diff: null``.
 
     Each layer adds its own rounding error, so the difference grows with the square root of the number of layers. In
     bf16 (8 bits) a difference of 0.02 with 28 layers was measured (docs/performance.md), 0.0039 · sqrt(28). The limit
     is eight times that; a wrong layer, scale or sampling temperature exceeds it by far. In float32 the limit is 0.001 ·
-    sqrt(layers), because kernels may compute with TF32. Low temperatures enlarge the differences.
+    sqrt(layers), because kernels may compute with TF32. float16 has 11 bits, and an eighth of the limit of bf16. Low
+    temperatures enlarge the differences.
+
+    Args:
+        quantized: the engine's weights have few bits (``rollout.options.quantization``): the limit is 1, whatever the
+            number of layers, a ratio of e at each token.
     """
-    of_a_layer = 0.001 if dtype == torch.float32 else 0.031
-    return of_a_layer * math.sqrt(layers) / min(1.0, temperature)
+    of_a_layer = {torch.float32: 0.001, torch.float16: 0.0039}.get(dtype, 0.031)
+    return (1.0 if quantized else of_a_layer * math.sqrt(layers)) / min(1.0, temperature)
 
 
 def check_agreement(means: Mapping[str, Mean], staleness: float, most: float) -> None:

@@ -30,7 +30,8 @@ def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "Impor
     most = correction.max_log_prob_diff
     if most is None:
         dtype = compute_dtype(config.model, resolve_device(config.actor.device))
-        most = largest_difference(dtype, shape.layers, config.rollout.temperature)
+        quantized = config.rollout.options.get("quantization", "none") != "none"
+        most = largest_difference(dtype, shape.layers, config.rollout.temperature, quantized=quantized)
     return ImportanceCorrector(correction, most)
 
 

@@ -30,6 +30,11 @@ class EngineOptions:
     load_format: Literal["auto", "dummy"] = option(
         "auto", "dummy: start with random weights and generate once the trainer has sent its own; starts sooner"
     )
+    quantization: Literal["none", "fp8"] = option(
+        "none",
+        "fp8: the layers' weights in e4m3 with a scale of each output channel, quantised at each update, and "
+        "activations with a scale of each token; on cuda (docs/precision.md)",
+    )
     engine_args: dict[str, Any] = option(help="further arguments of the engine itself", factory=dict)
     bucket_mb: int = option(256, "MiB of weights sent at a time", ge=1)
     untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
@@ -56,9 +61,14 @@ class EngineOptions:
     def check(self, key: str, config: TrainConfig) -> None:
         """
         Raises:
-            ConfigError: ``max_model_len`` is less than the longest row of the run; kept sets have no limit.
+            ConfigError: ``max_model_len`` is less than the longest row of the run; kept sets have no limit; quantised
+                weights on the CPU or in float32.
         """
         check_record(config.rollout)
+        if self.quantization != "none":
+            from corerl_engines.quantization import check_quantization
+
+            check_quantization(self, config.model, "cpu" if config.actor.device == "cpu" else "cuda")
         if self.max_model_len is not None and self.max_model_len < longest(config):
             raise ConfigError(
                 "rollout.options.max_model_len",
@@ -77,7 +87,8 @@ class EngineOptions:
     def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
         """For `corerl check`: the cache gets the rest of ``gpu_memory_utilization`` beside the weights."""
         split = config.rollout.tensor_model_parallel_size
-        weights = size.parameters * size.bytes / split
+        in_layers = 1 if self.quantization == "fp8" else size.bytes
+        weights = (size.beside * size.bytes + (size.parameters - size.beside) * in_layers) / split
         memory, share = machine.memory, self.gpu_memory_utilization
         cache = None if memory is None else max(0.0, share * memory - weights - OVERHEAD)
         per_token = size.cache_bytes / min(split, size.key_value_heads)

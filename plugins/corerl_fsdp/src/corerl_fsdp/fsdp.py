@@ -28,9 +28,10 @@ from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, sharded_model
 from corerl_fsdp.token_model import recompute_activations
-from corerl_torch import lora, ranks, sequence_parallel
+from corerl_torch import lora, loss_scale, ranks, sequence_parallel
 from corerl_torch.average import Average, kept
 from corerl_torch.loading import model_shape
+from corerl_torch.loss_scale import LossScale
 from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule
 from corerl_torch.outputs import Columns
@@ -45,6 +46,7 @@ class FsdpStrategy:
 
     def __init__(self, spec: StrategySpec, options: FsdpOptions | None = None) -> None:
         self.spec, self.options, self.rounding = spec, options or FsdpOptions(), RoundingLoss()
+        self.loss_scale = LossScale.of(spec)
         size = self.options.ulysses_sequence_parallel_size
         if size > 1 and not self.options.use_remove_padding:
             raise ConfigError(sequence_parallel.KEY, f"{size} slices packed rows: it needs use_remove_padding=true")
@@ -87,6 +89,12 @@ class FsdpStrategy:
             shares = self._gradients(mini_batch, objective)
             numbers = Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])
             norm = self._gradient_norm()
+            overflowed = self.loss_scale.overflowed(sum(share["loss"] for share in shares), norm)
+            of_scale = self.loss_scale.metrics(overflowed=overflowed)
+            if overflowed:
+                self.optimizer.zero_grad(set_to_none=True)
+                self._rest()
+                return numbers.means(lr=float(self.schedule.get_last_lr()[0]), **of_scale)
             finite = math.isfinite(norm) and all(math.isfinite(share["loss"]) for share in shares)
             if not finite:
                 rows_at_fault = ranks.rows_at_fault(
@@ -101,7 +109,7 @@ class FsdpStrategy:
                 )
             lr = self._step(norm)
             self._rest()
-            return numbers.means(grad_norm=norm, lr=lr)
+            return numbers.means(grad_norm=norm, lr=lr, **of_scale)
 
     def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
         """See :class:`corerl_torch.stepping.SteppedStrategy`."""
@@ -169,9 +177,13 @@ class FsdpStrategy:
                 folder, self.model, self.optimizer, self.schedule, self._savers, self.average
             )
 
+        scale = self.loss_scale.state() if self.loss_scale.enabled else ""
+
         def write_all() -> None:
             if dist.get_rank() == 0:
                 lora.note(folder, self.spec)
+                if scale:
+                    (folder / loss_scale.FILE).write_text(scale)
             write()
 
         return write_all
@@ -180,6 +192,7 @@ class FsdpStrategy:
         """See the contract; the number of ranks may differ from that of :meth:`save`."""
         with ranks.deadline("load", self.options.timeout):
             lora.check_stored(folder, self.spec)
+            self.loss_scale.load(folder)
             sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule, self.average)
 
     def export(self, folder: Path) -> None:
@@ -233,18 +246,21 @@ class FsdpStrategy:
             self.token_model.averaged = self.average.outside_body(self._whole)
         sums = Sums()
         cuts = self._cuts(mini_batch)
-        for number, rows in enumerate(cuts, start=1):
-            self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
-            self._backward(mini_batch, rows, objective, sums)
+        with self.loss_scale.scaled(self.model.parameters()) as scale:
+            for number, rows in enumerate(cuts, start=1):
+                self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
+                self._backward(mini_batch, rows, objective, sums, scale)
         return ranks.gather(vars(sums.numbers()))
 
-    def _backward(self, mini_batch: Experience, rows: Tensor, objective: Objective, sums: Sums) -> None:
+    def _backward(
+        self, mini_batch: Experience, rows: Tensor, objective: Objective, sums: Sums, scale: float = 1.0
+    ) -> None:
         """Add the gradient of these rows; without rows, add zeros: the other ranks' collectives need this rank."""
         if len(rows):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(self.token_model(micro_batch, objective.wanted), micro_batch)
             sums.add(output)
-            loss = output.loss
+            loss = output.loss * scale
         else:
             wanted: Output = "log_probs" if self.spec.head == "lm" else "values"
             loss = getattr(self._run(_idle_batch(), {wanted}), wanted).sum() * 0.0

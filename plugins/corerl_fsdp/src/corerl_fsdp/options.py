@@ -36,6 +36,11 @@ class TorchOptions:
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of an engine with the same option (set by trainer.bitwise)"
     )
+    fp8: bool = option(
+        False,
+        "compute the products of the layers in FP8, on GPUs of compute capability 9.0; on cpu with the same rounding, "
+        "slowly, to study (docs/precision.md)",
+    )
     ema_decay: float | None = option(
         None,
         "keep an average of the trained weights, of which each update keeps this share; a teacher may have it; null: "
@@ -59,6 +64,19 @@ class TorchOptions:
             logit_positions=self.logits_chunk_size,
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
+
+    def check(self, key: str, config: TrainConfig) -> None:
+        """Raise ConfigError if ``fp8`` has no kernels on this machine, or other bits than ``bitwise`` promises."""
+        if not self.fp8:
+            return
+        if self.bitwise:
+            raise ConfigError(f"{key}.fp8", "has no bitwise log-probs: set one of the two to false")
+        import torch
+
+        from corerl_torch import fp8
+
+        on_gpu = config.actor.device != "cpu" and torch.cuda.is_available()
+        fp8.check(config.model, "cuda" if on_gpu else "cpu", f"{key}.fp8")
 
     @property
     def unshared(self) -> str:

@@ -69,6 +69,7 @@ def sharded_model(
         compiled=options.compile,
         sequence=sequence,
         bitwise=options.bitwise,
+        fp8=options.fp8,
         sharded=mesh.size() > 1,
     )
     mixed = spec.optim is not None and compute != torch.float32

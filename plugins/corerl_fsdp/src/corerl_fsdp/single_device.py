@@ -22,9 +22,10 @@ from corerl.files import reading_file
 from corerl.models import compute_dtype
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
-from corerl_torch import bitwise, lora
+from corerl_torch import bitwise, lora, loss_scale
 from corerl_torch.average import Average, check_average, kept
 from corerl_torch.loading import load_model, model_shape
+from corerl_torch.loss_scale import LossScale
 from corerl_torch.media import freeze_tower
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
@@ -45,7 +46,7 @@ class SingleDeviceStrategy:
     data_parallel_size = 1
 
     def __init__(self, spec: StrategySpec, options: TorchOptions | None = None) -> None:
-        self.spec, self.rounding = spec, RoundingLoss()
+        self.spec, self.rounding, self.loss_scale = spec, RoundingLoss(), LossScale.of(spec)
         options = self.options = options or TorchOptions()
         lora.check_export(spec, options.lora_export)
         if options.bitwise:
@@ -65,6 +66,7 @@ class SingleDeviceStrategy:
             logits_chunk_size=options.logits_chunk_size,
             compiled=options.compile,
             bitwise=options.bitwise,
+            fp8=options.fp8,
         ).train(spec.optim is not None)
         self.average: Average | None = None
         if spec.optim is None:
@@ -87,20 +89,26 @@ class SingleDeviceStrategy:
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         numbers = self.accumulate(mini_batch, objective)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
+        overflowed = self.loss_scale.overflowed(numbers.loss, norm)
+        of_scale = self.loss_scale.metrics(overflowed=overflowed)
+        if overflowed:
+            self.optimizer.zero_grad(set_to_none=True)
+            return numbers.means(lr=float(self.schedule.get_last_lr()[0]), **of_scale)
         if not (math.isfinite(numbers.loss) and math.isfinite(norm)):
             raise self._nonfinite(numbers.loss, norm, mini_batch, objective)
-        return numbers.means(grad_norm=norm, lr=self._step())
+        return numbers.means(grad_norm=norm, lr=self._step(), **of_scale)
 
     def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
         """See :class:`corerl_torch.stepping.SteppedStrategy`."""
         sums = Sums()
         if self.average is not None:
             self.token_model.averaged = self.average.outside_body(lambda weight: weight)
-        for rows in self._cuts(mini_batch):
-            micro_batch = mini_batch.select(rows).to(self.spec.device)
-            output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
-            output.loss.backward()  # type: ignore[no-untyped-call]
-            sums.add(output)
+        with self.loss_scale.scaled(self.model.parameters()) as scale:
+            for rows in self._cuts(mini_batch):
+                micro_batch = mini_batch.select(rows).to(self.spec.device)
+                output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
+                (output.loss * scale).backward()  # type: ignore[no-untyped-call]
+                sums.add(output)
         return sums.numbers()
 
     def shape(self) -> ModelShape:
@@ -140,6 +148,7 @@ class SingleDeviceStrategy:
             for number, values in optimizer["state"].items()
         }
 
+        scale = self.loss_scale.state() if self.loss_scale.enabled else ""
         averages = {} if self.average is None else {name: _copied(each) for name, each in self.average.values.items()}
 
         def write() -> None:
@@ -147,6 +156,8 @@ class SingleDeviceStrategy:
                 save_file(averages, folder / AVERAGE)
             save_file(weights, folder / "weights.safetensors")
             lora.note(folder, self.spec)
+            if scale:
+                (folder / loss_scale.FILE).write_text(scale)
             torch.save({"optimizer": optimizer, "schedule": schedule}, folder / "optimizer.pt")
 
         return write
@@ -155,6 +166,7 @@ class SingleDeviceStrategy:
         lora.check_stored(folder, self.spec)
         with reading_file(folder / "weights.safetensors") as file, torch.no_grad():
             _fill(stored(self.model), load_file(file, device=self.spec.device))
+        self.loss_scale.load(folder)
         if self.average is not None:
             check_average(folder, (folder / AVERAGE).exists())
             with reading_file(folder / AVERAGE) as file, torch.no_grad():

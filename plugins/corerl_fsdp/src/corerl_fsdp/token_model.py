@@ -15,6 +15,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
+from corerl_torch import fp8 as products
 from corerl_torch import layout, lora, outputs, packed_attention, tries
 from corerl_torch.average import replaced
 from corerl_torch.families.packing import Packing
@@ -49,6 +50,7 @@ class TokenModel(torch.nn.Module):
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
         bitwise: the operations of :mod:`corerl_torch.bitwise`.
+        fp8: the products of :mod:`corerl_torch.fp8`.
         sharded: several ranks hold shares of the weights, and compute each module together.
 
     Raises:
@@ -66,6 +68,7 @@ class TokenModel(torch.nn.Module):
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
         bitwise: bool = False,
+        fp8: bool = False,
         sharded: bool = False,
     ) -> None:
         super().__init__()
@@ -99,6 +102,9 @@ class TokenModel(torch.nn.Module):
         self.compiled, self.sequence = compiled, sequence
         self.averaged: Mapping[str, Tensor] | None = None  # weights outside the body, set by the strategy
         self.exact_logits = bitwise and spec.device == "cuda"
+        if fp8:
+            products.check(spec.model, spec.device)
+            products.use(model)
         if compiled:
             for layer in decoder_layers(model):
                 layer.forward = torch.compile(layer.forward, dynamic=True)

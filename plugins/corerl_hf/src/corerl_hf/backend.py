@@ -124,10 +124,10 @@ class HfBackend:
         self._images = ImageInputs(self._model) if reads_images(self._model) else None
         self._weights: Weights | AdapterWeights
         if model.lora_rank and rollout.lora == "adapter":
-            self._weights = AdapterWeights(self._model, model, options.weight_rounding)
+            self._weights = AdapterWeights(self._model, model, options.quantization)
             self._model.requires_grad_(False).eval()
         else:
-            self._weights = Weights(self._model, options.weight_rounding)
+            self._weights = Weights(self._model, options.quantization)
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
         self._version = 0
         self._not_ready = ""

@@ -17,7 +17,7 @@ class HfOptions:
         None, "prompt tokens computed at a time; null: 512 on cpu, which suits its caches, and 32768 on cuda", ge=1
     )
 
-    weight_rounding: Literal["none", "int8", "int4", "int3", "int2"] = option(
+    quantization: Literal["none", "fp8", "int8", "int4", "int3", "int2"] = option(
         "none", "round the layers' matrices, per output channel, at each update: a sampler of low precision, to study"
     )
     bitwise: bool = option(

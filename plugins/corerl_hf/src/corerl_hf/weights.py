@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
-from corerl_hf.weight_rounding import LEVELS, Rounding, matrices, rounded
+from corerl_hf.quantization import ROUNDED, Quantization, matrices
 from corerl_torch import lora
 from corerl_torch.weights import as_in_files
 from corerl_torch.weights import complete as complete
@@ -16,19 +16,19 @@ from corerl_torch.weights import complete as complete
 class Weights:
     """Every parameter and saved buffer of a model, under its name in transformers; tied weights have several names."""
 
-    def __init__(self, model: Any, rounding: Rounding = "none") -> None:
+    def __init__(self, model: Any, quantization: Quantization = "none") -> None:
         self._tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
         self._shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._device, self._config = model.device, model.config
-        self._rounded, self._levels = matrices(model), LEVELS[rounding]
+        self._quantized, self._rounded = matrices(model), ROUNDED[quantization]
         self.round()
 
     @torch.no_grad()
     def round(self) -> None:
-        """Round the matrices of the layers, as the option ``weight_rounding`` says."""
-        if self._levels is not None:
-            for matrix in self._rounded:
-                matrix.copy_(rounded(matrix, self._levels))
+        """Round the matrices of the layers, as the option ``quantization`` says."""
+        if self._rounded is not None:
+            for matrix in self._quantized:
+                matrix.copy_(self._rounded(matrix))
 
     @torch.no_grad()
     def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -57,9 +57,9 @@ class Weights:
 class AdapterWeights:
     """The adapters of a model whose own weights are read once, and stay; while the engine sleeps, on the host."""
 
-    def __init__(self, model: Any, config: ModelConfig, rounding: Rounding = "none") -> None:
+    def __init__(self, model: Any, config: ModelConfig, quantization: Quantization = "none") -> None:
         self._model, self._device = model, model.device
-        Weights(model, rounding)  # rounds the base
+        Weights(model, quantization)  # rounds the base
         lora.insert(model, config)
         self._tensors = lora.parameters(model)
 

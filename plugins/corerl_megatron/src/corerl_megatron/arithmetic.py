@@ -119,6 +119,8 @@ def check_model(model: ModelConfig) -> None:
     """Raise ConfigError for options that the strategy supports for no model."""
     if model.lora_rank:
         raise ConfigError("model.lora_rank", "strategy megatron trains a model's own weights only: it must be 0")
+    if model.dtype == "fp16":
+        raise ConfigError("model.dtype", "strategy megatron scales no loss, which fp16 needs: use bf16, or fsdp")
     if model.attn_implementation != "sdpa":
         raise ConfigError(
             "model.attn_implementation",

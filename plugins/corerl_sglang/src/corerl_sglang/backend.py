@@ -9,8 +9,9 @@ import torch
 
 import corerl_sglang_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
-from corerl.errors import RequestError
+from corerl.errors import ConfigError, RequestError
 from corerl.models import compute_dtype
+from corerl_engines import quantization
 from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
@@ -45,6 +46,7 @@ OURS = (
     "lora_target_modules",
     "max_loras_per_batch",
     "enable_weights_cpu_backup",
+    "quantization",
 )
 """engine arguments that users cannot set"""
 
@@ -57,17 +59,24 @@ class SglangBackend(EngineBackend):
 
         Raises:
             RequestError: the device is the CPU; SGLang has no kernels for it.
-            ConfigError: no such interpreter, an engine argument with a key of its own, or sizes that do not divide.
+            ConfigError: no such interpreter, an engine argument with a key of its own, sizes that do not divide, or
+                quantised experts.
             RunError: SGLang is missing or of an untested version, or the engine did not start.
         """
         if device != "cuda":
             raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or use hf or vllm")
+        quantization.check_quantization(options, model, device)
         adapter = described(model, rollout, options)
         arguments = engine_arguments(model, rollout, options) | adapter_arguments(adapter)
         settings = {"engine_args": arguments, "experts": recorded_experts(model, rollout), "adapter": adapter}
         keeps = {KEEPS: "1"} if "kept_tokens" in rollout.record else {}
         environment = {**engine_environment(model, options), **keeps}
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
+        if options.quantization != "none" and has_experts(self._expected.config):
+            self.close()
+            raise ConfigError(
+                quantization.KEY, "fp8 of experts cannot be loaded again by SGLang: use rollout.name=vllm"
+            )
 
 
 def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: SglangOptions) -> dict[str, Any]:
@@ -93,6 +102,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         "disable_cuda_graph": options.disable_cuda_graph,
         "log_level": "warning",
     }
+    if options.quantization != "none":
+        arguments["quantization"] = options.quantization
     if COLUMN in rollout.record:
         arguments["enable_return_routed_experts"] = True
     attention = options.attention_backend or ("triton" if dtype is torch.float32 else None)
@@ -103,6 +114,11 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:
         arguments["cuda_graph_max_bs_decode"] = 512
     return arguments | options.engine_args
+
+
+def has_experts(config: Any) -> bool:
+    """Whether a model, by its config of transformers, is a mixture of experts."""
+    return bool(getattr(config.get_text_config(), "num_experts_per_tok", None))
 
 
 def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from corerl_engine import weights
 from corerl_engine.digest import digests
+from sglang.srt.layers.parameter import ModelWeightParameter
 from sglang.srt.layers.sampler import Sampler, murmur_hash32
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import scheduler
@@ -16,6 +17,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from corerl_sglang_engine import filtering, written
 from corerl_sglang_engine.adapter import Adapter
+from corerl_sglang_engine.requantized import Requantized
 from corerl_sglang_engine.requests import KEEPS
 
 
@@ -43,6 +45,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.model_config.hf_eos_token_id = set()  # only the stop tokens of a request stop it
         if self.max_req_len == self.model_config.context_len - 1:  # the limit is the context, not the cache
             self.max_req_input_len = self.max_req_len - 1  # SGLang's own limit is four lower
+        self.corerl_requantized = Requantized(self._corerl_model(), ModelWeightParameter)
 
     def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput:
         """Run ``corerl_<method>``; the output's message is the list of all ranks' answers."""
@@ -100,6 +103,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
             self.corerl_adapter.begin()
         else:
             written.forget(self._corerl_model())
+            self.corerl_requantized.begin()
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested."""

@@ -84,7 +84,7 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
             **(values.get("data") or {}),
         }
     config = typed.build(TrainConfig, values, explain_key=request.plugins.explain_key)
-    check_adapters(config)
+    check_model(config)
     endpoint = replace(read_options(config), port=request.port)
     if request.host is not None:
         endpoint = replace(endpoint, host=request.host, public_host=endpoint.public_host or request.host)
@@ -107,8 +107,10 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
     return Plan(config, strategy, backend, selected, tokenizer, endpoint, options, keys, prints)
 
 
-def check_adapters(config: TrainConfig) -> None:
-    """Raise ConfigError for adapters of a kind that clients do not have."""
+def check_model(config: TrainConfig) -> None:
+    """Raise ConfigError for adapters of a kind that clients do not have, and for gradients that need a loss scale."""
+    if config.model.dtype == "fp16":
+        raise ConfigError("model.dtype", "fp16 needs a loss scale, which the steps of clients do not have: use bf16")
     if config.rollout.lora != "merged":
         raise ConfigError("rollout.lora", "must be merged: the adapters of clients have scales of their own")
     for key in ("lora_rslora", "lora_dora"):

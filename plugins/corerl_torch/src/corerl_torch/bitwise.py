@@ -60,7 +60,7 @@ def check(
         (device not in ("cpu", "cuda"), f"the device {device}: it needs actor.device=cpu or cuda"),
         (device == "cuda" and not on_cuda, "this engine or strategy on a GPU: vllm with fsdp can"),
         (device == "cpu" and dtype != torch.float32, f"model.dtype={model.dtype} on the CPU: it needs fp32"),
-        (device == "cuda" and dtype == torch.float32, f"model.dtype={model.dtype} on a GPU: it needs bf16"),
+        (device == "cuda" and dtype != torch.bfloat16, f"model.dtype={model.dtype} on a GPU: it needs bf16"),
         (model.lora_rank > 0, "model.lora_rank: the products of adapters, and of merged weights, round differently"),
         (compiled, "the strategy's option compile, which rounds differently"),
         (shares_prefixes, "the strategy's option share_prefixes"),

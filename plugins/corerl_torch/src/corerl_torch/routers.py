@@ -88,7 +88,7 @@ class Routers:
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config()
         kind = config.model_type
-        modules = _routers(model)
+        modules = routers_of(model)
         sizes = (getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
         self.experts: int = next((size for size in sizes if size), 0)
         self.top_k: int = getattr(config, "num_experts_per_tok", None) or 0
@@ -230,7 +230,7 @@ class _TopK(TorchFunctionMode):
         return self.choose(scores, result)
 
 
-def _routers(model: Any) -> dict[str, Any]:
+def routers_of(model: Any) -> dict[str, Any]:
     """Name -> module of the class that transformers names as the recorder of the routers' logits."""
     classes = set()
     for module in model.modules():

@@ -31,7 +31,7 @@ DEFAULTS: dict[str, Any] = {
 _VALUES: dict[str, dict[Any, Any]] = {
     "actor.strategy": {"fsdp2": "fsdp"},
     "critic.strategy": {"fsdp2": "fsdp"},
-    "model.dtype": {"bfloat16": "bf16", "float32": "fp32"},
+    "model.dtype": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
     "actor.kl_loss_type": {"k2+": "k2", "mse+": "mse"},
     "algorithm.kl_penalty": {"k2+": "k2", "mse+": "mse"},
     "rollout.options.load_format": {"dummy_dtensor": "dummy", "dummy_megatron": "dummy", "dummy_hf": "dummy"},

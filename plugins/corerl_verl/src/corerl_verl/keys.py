@@ -133,7 +133,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("rollout.engine_kwargs.vllm.*", ("rollout.options.engine_args.*",)),
     VerlKey("rollout.engine_kwargs.sglang.*", ("rollout.options.engine_args.*",)),
     VerlKey("rollout.mode", (), "engines are always asynchronous; trainer.max_staleness=1 generates during training"),
-    VerlKey("rollout.dtype", ("model.dtype",), "bf16 or fp32, of engine and training"),
+    VerlKey("rollout.dtype", ("model.dtype",), "bf16, fp16 or fp32, of engine and training"),
     VerlKey("rollout.do_sample", (), "training always samples; rollout.val_kwargs.do_sample sets the evaluation"),
     VerlKey("rollout.calculate_log_probs", (), "engines always return log-probs"),
     VerlKey("rollout.prompt_length", ("data.max_prompt_length",)),

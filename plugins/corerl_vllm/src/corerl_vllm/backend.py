@@ -11,11 +11,12 @@ import corerl_vllm_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
-from corerl_engines.adapters import described
+from corerl_engines.adapters import described, takes
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
+from corerl_engines.quantization import check_quantization
 from corerl_torch import bitwise
 from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
@@ -35,11 +36,20 @@ OURS = (
     "max_lora_rank",
     "lora_target_modules",
     "model_impl",
+    "quantization",
+    "quantization_config",
 )
 """engine arguments that users cannot set"""
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """values of vLLM's ``max_lora_rank``"""
+
+FP8 = {
+    "quantization": "fp8_per_channel",
+    "quantization_config": {"ignore": ["re:.*[._](gate|router)$"]},
+}
+"""arguments for FP8 weights with a scale of each output channel, and activations with a scale of each token; routers of
+experts, which some of vLLM's models would quantise, are left out"""
 
 FITTING = -1
 """the model's own length, or as much as the cache holds"""
@@ -72,14 +82,15 @@ class VllmBackend(EngineBackend):
         """Start the engine.
 
         Raises:
-            ConfigError: no such interpreter, an engine argument with a key of its own, sizes that do not divide, or
-                experts to record on the CPU, whose kernels return none.
+            ConfigError: no such interpreter, an engine argument with a key of its own, sizes that do not divide,
+                quantised weights on the CPU, or experts to record there, whose kernels return none.
             RunError: vLLM is missing or of an untested version, or the engine did not start.
         """
         if COLUMN in rollout.record and device == "cpu":
             raise ConfigError(
                 "rollout.record", "vLLM returns no experts on the CPU: use a CUDA device, or rollout.name=hf"
             )
+        check_quantization(options, model, device, adapters=takes(model, rollout))
         adapter = described(model, rollout, options)
         level = 1 if adapter else options.sleep_level
         settings = {
@@ -119,6 +130,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "enable_prefix_caching": True,
         "disable_log_stats": True,
     }
+    if options.quantization != "none":
+        arguments |= FP8
     if rollout.record:
         arguments["max_logprobs"] = max(20, rollout.top_k, rollout.val_kwargs.top_k, rollout.top_log_probs)
     if COLUMN in rollout.record:

@@ -100,6 +100,15 @@ class VllmOptions(EngineOptions):
             return (Finding("note", KEY, f"auto would choose {engines}, because {choice.reason}; {faster}"),)
         return ()
 
+    def check(self, key: str, config: TrainConfig) -> None:
+        """See :meth:`corerl_engines.options.EngineOptions.check`; quantised weights beneath adapters raise, too."""
+        from corerl_engines.quantization import check_quantization
+
+        super().check(key, config)
+        check_quantization(
+            self, config.model, "cuda", adapters=config.model.lora_rank > 0 and config.rollout.lora != "merged"
+        )
+
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether vLLM is installed."""
         from corerl_engines.installed import examine_engine

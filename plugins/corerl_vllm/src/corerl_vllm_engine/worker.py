@@ -51,13 +51,14 @@ class Worker:
             self.corerl_adapter.begin()
             return
         model = self._corerl_model()
-        self.corerl_names = {as_reported(name) for name, _ in model.named_parameters()}
+        self.corerl_names = names_of(model)
         self.corerl_loaded: set[str] = set()
         if not self.corerl_in_place:
             if self.device.type == "cpu":
                 pack_experts_again(model)
             with self._corerl_loading():
                 initialize_layerwise_reload(model)
+            self.corerl_names &= names_of(model)  # without those of quantised layers, such as scales
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested.
@@ -101,6 +102,11 @@ class Worker:
         stack.enter_context(set_current_vllm_config(self.vllm_config))
         stack.enter_context(torch.device(self.device))
         return stack
+
+
+def names_of(model: Any) -> set[str]:
+    """The names of its parameters, as reported by ``load_weights``; a tied parameter has one."""
+    return {as_reported(name) for name, _ in model.named_parameters()}
 
 
 def as_reported(name: str) -> str:

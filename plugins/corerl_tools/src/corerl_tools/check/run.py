@@ -15,7 +15,7 @@ from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import adapters, configuration, experts, memory
+from corerl_tools.check import adapters, configuration, experts, memory, precision
 
 
 @dataclass
@@ -82,7 +82,7 @@ def check(
         report.findings += data.look(config, looked.parts, looked.plugins)
         sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
     report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
-    report.findings += _rounded_weights(config, looked.parts, _on(config, machine))
+    report.findings += precision.look(config, looked.parts, _on(config, machine))
     report.findings += _order(config)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
@@ -194,29 +194,6 @@ def _order(config: TrainConfig) -> Iterator[Finding]:
         sentence = "a step trains the groups that finish first, so short responses are trained earlier than long ones"
         remedy = "Set trainer.batch_order=windowed, which limits how far a group is overtaken."
         yield finding("warning", "trainer.batch_order", sentence, remedy)
-
-
-def _rounded_weights(config: TrainConfig, parts: Parts | None, device: str) -> Iterator[Finding]:
-    """Findings for an engine that computes in bf16: updates smaller than the spacing of bf16 numbers get lost."""
-    if config.model.dtype == "fp32" or (config.model.dtype == "auto" and device == "cpu"):
-        return
-    metric = "the metric weights/update_lost_in_rounding measures the loss"
-    if adapters.sent(config, parts):
-        return
-    if config.model.lora_rank:
-        yield finding(
-            "warning",
-            "model.lora_rank",
-            "the engine gets base model and adapter merged and rounded to bf16, and the trainer computes with both "
-            f"apart: early in a run most of the adapter is lost in the rounding; {metric}",
-            "Set rollout.lora=adapter if the engine can, raise actor.optim.lr (LoRA needs about ten times the rate of "
-            "full training), correct with "
-            "algorithm.rollout_correction.rollout_is=token, or set model.dtype=fp32.",
-        )
-    else:
-        yield finding(
-            "note", "model.dtype", f"weights are trained in float32 and rounded to bf16 for the engine; {metric}"
-        )
 
 
 def _sizes(

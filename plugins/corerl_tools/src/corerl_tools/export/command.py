@@ -11,7 +11,7 @@ from corerl_tools.common import trust_option
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--dtype", type=click.Choice(["bf16", "fp32"]), help="Dtype of the weights; default: the trainer's.")
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32"]), help="Dtype of the weights; default: trainer's.")
 @click.option("--max-shard-gb", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True)
 @trust_option
 def export(checkpoint: Path, out: Path, dtype: str | None, max_shard_gb: float, trust: bool) -> None:

@@ -33,7 +33,7 @@ def export(
         checkpoint: a checkpoint, or the folder of a run for its newest checkpoint.
         out: a folder that does not exist yet.
         trust: run code named in the checkpoint's config.
-        dtype: of the weights, ``bf16`` or ``fp32``; None: the trainer's compute dtype.
+        dtype: of the weights, ``bf16``, ``fp16`` or ``fp32``; None: the trainer's compute dtype.
 
     Returns:
         The checkpoint that was exported.
