@@ -95,6 +95,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     }
     if COLUMN in rollout.record:
         arguments["enable_return_routed_experts"] = True
+        arguments["moe_runner_backend"] = "triton"  # others, as SGLang's choice for gpt-oss, record no experts
     attention = options.attention_backend or ("triton" if dtype is torch.float32 else None)
     if attention is not None:
         arguments["attention_backend"] = attention
