@@ -78,6 +78,7 @@ SIZES: dict[str, Any] = {
 }
 
 OF_FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_next": {"full_attention_interval": 2},
     "gpt_oss": {"max_position_embeddings": 131072},
     "deepseek_v3": {
         "head_dim": 64,
@@ -174,9 +175,8 @@ def begin_moe(folder: Path, python: str | None) -> SglangBackend:
 
 def begin_family(folder: Path, python: str | None, family: Family) -> SglangBackend:
     """Of docs/models.md, with sizes that SGLang's kernels take."""
-    given = family.config_values()
-    sizes = {name: size for name, size in {**SIZES, **OF_FAMILIES.get(family.model_type, {})}.items() if name in given}
-    return begin(write_model(folder, family, **sizes), python)
+    sizes = {name: size for name, size in SIZES.items() if name in family.config_values()}
+    return begin(write_model(folder, family, **{**sizes, **OF_FAMILIES.get(family.model_type, {})}), python)
 
 
 def request(name: str = "r", prompt: list[int] | None = None, **sampling: Any) -> GenerationRequest:
