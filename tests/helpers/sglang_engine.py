@@ -44,7 +44,7 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 256,
 }
 
-DENSE = Qwen3Config(**SHAPE)
+DENSE = Qwen3Config(**{**SHAPE, "head_dim": 32})  # float32 has no kernel that norms and rotates heads of 64
 
 MOE = Qwen3MoeConfig(**SHAPE, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=128, norm_topk_prob=True)
 
@@ -79,6 +79,8 @@ SIZES: dict[str, Any] = {
 
 OF_FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_next": {"full_attention_interval": 2},
+    "mistral": {"sliding_window": None},  # which SGLang ignores
+    "phi3": {"sliding_window": None},
     "gpt_oss": {"max_position_embeddings": 131072},
     "deepseek_v3": {
         "head_dim": 64,

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import MistralConfig, Qwen2Config
 
 from corerl.cli.main import run
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError, RequestError, RunError
 from corerl.plugins import load_plugins
-from corerl_sglang.backend import SglangBackend, engine_arguments, engine_environment
+from corerl_sglang.backend import SglangBackend, check_window, engine_arguments, engine_environment
 from corerl_sglang.options import SglangOptions
 from corerl_sglang_engine.requests import UNUSED_POSITIONS
 
@@ -72,6 +73,16 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice(monkeypatch
     for name, where in places.items():
         with pytest.raises(ConfigError, match=rf"engine_args\.{name}: is set by {re.escape(where)} already"):
             engine_arguments(model, RolloutConfig(), SglangOptions(engine_args={name: 2}))
+
+
+def test_a_window_that_sglang_ignores_is_refused():
+    config = MistralConfig(sliding_window=16, max_position_embeddings=64)
+    for longest in (None, 17):
+        with pytest.raises(ConfigError, match=rf"is {longest or 64}, .* without its sliding window of 16 tokens"):
+            check_window(config, longest)
+    check_window(config, 16)
+    check_window(MistralConfig(sliding_window=None), None)
+    check_window(Qwen2Config(sliding_window=16, use_sliding_window=True), None)
 
 
 def test_graphs_of_batches_as_large_as_rollouts_are_recorded_where_the_device_is_large(

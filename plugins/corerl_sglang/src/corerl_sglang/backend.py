@@ -9,7 +9,7 @@ import torch
 
 import corerl_sglang_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
-from corerl.errors import RequestError
+from corerl.errors import ConfigError, RequestError
 from corerl.models import compute_dtype
 from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
@@ -28,6 +28,9 @@ LARGE_DEVICE = 60 * 2**30
 """bytes of memory from which batches of up to 512 are recorded as CUDA graphs. SGLang itself does so from this size on
 for a model on four GPUs; with fewer GPUs it stops at 256, and larger batches, as in rollouts, take more than twice as
 long."""
+
+WITHOUT_WINDOWS = ("mistral", "phi3")
+"""model types that SGLang's module ``llama`` computes, which has no sliding windows"""
 
 OURS = (
     "model_path",
@@ -57,7 +60,8 @@ class SglangBackend(EngineBackend):
 
         Raises:
             RequestError: the device is the CPU; SGLang has no kernels for it.
-            ConfigError: no such interpreter, an engine argument with a key of its own, or sizes that do not divide.
+            ConfigError: no such interpreter, an engine argument with a key of its own, sizes that do not divide, or a
+                sliding window that SGLang does not compute.
             RunError: SGLang is missing or of an untested version, or the engine did not start.
         """
         if device != "cuda":
@@ -68,6 +72,11 @@ class SglangBackend(EngineBackend):
         keeps = {KEEPS: "1"} if "kept_tokens" in rollout.record else {}
         environment = {**engine_environment(model, options), **keeps}
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
+        try:
+            check_window(self._expected.config, options.max_model_len)
+        except ConfigError:
+            self.close()
+            raise
 
 
 def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: SglangOptions) -> dict[str, Any]:
@@ -104,6 +113,25 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:
         arguments["cuda_graph_max_bs_decode"] = 512
     return arguments | options.engine_args
+
+
+def check_window(config: Any, longest: int | None) -> None:
+    """
+    Args:
+        config: the model's, as read by transformers.
+        longest: tokens of prompt and response; None: all positions of the model.
+
+    Raises:
+        ConfigError: a sequence can be longer than a sliding window that SGLang ignores, so that log-probs differ.
+    """
+    text = config.get_text_config()
+    window, longest = getattr(text, "sliding_window", None), longest or text.max_position_embeddings
+    if text.model_type in WITHOUT_WINDOWS and window and longest > window:
+        raise ConfigError(
+            "rollout.options.max_model_len",
+            f"is {longest}, and SGLang computes {text.model_type} without its sliding window of {window} tokens: set "
+            f"at most {window}, or rollout.name=vllm",
+        )
 
 
 def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import scheduler
 from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.state_capturer.routed_experts import RoutedExpertsCapturer
 
 from corerl_sglang_engine import filtering, written
 from corerl_sglang_engine.adapter import Adapter
@@ -26,6 +27,8 @@ def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
     choose_row_by_row()
     if server_args.dtype == "float32":
         compute_in_torch()
+    if server_args.enable_return_routed_experts:
+        copy_experts_of_each_step()
     scheduler.run_scheduler_process(server_args, *args, **kwargs)
 
 
@@ -148,6 +151,16 @@ def compute_in_torch() -> None:
         return self.forward_native if has_plain else chosen(self)
 
     MultiPlatformOp.dispatch_forward = dispatch_forward
+
+
+def copy_experts_of_each_step() -> None:
+    """SGLang copies the experts of a step to the host while the next step may overwrite them on the device."""
+    part = RoutedExpertsCapturer._get_local_slice
+
+    def _get_local_slice(self: Any, *args: Any, **more: Any) -> Any:
+        return part(self, *args, **more).clone()
+
+    RoutedExpertsCapturer._get_local_slice = _get_local_slice
 
 
 def draw_by_seed() -> None:
