@@ -81,6 +81,7 @@ OF_FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_next": {"full_attention_interval": 2},
     "mistral": {"sliding_window": None},  # which SGLang ignores
     "phi3": {"sliding_window": None},
+    "gemma3_text": {"tie_word_embeddings": True},
     "gpt_oss": {"max_position_embeddings": 131072},
     "deepseek_v3": {
         "head_dim": 64,

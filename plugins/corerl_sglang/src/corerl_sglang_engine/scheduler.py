@@ -17,6 +17,7 @@ from sglang.srt.state_capturer.routed_experts import RoutedExpertsCapturer
 
 from corerl_sglang_engine import filtering, written
 from corerl_sglang_engine.adapter import Adapter
+from corerl_sglang_engine.pairs import Pairs
 from corerl_sglang_engine.requests import KEEPS
 
 
@@ -37,6 +38,9 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     corerl_preempted = 0
     """number of times so far that a request's cache was taken by others"""
+
+    corerl_pairs: Pairs
+    """of the present update"""
 
     corerl_adapter: Adapter | None = None
     """which updates consist of; None: of all weights"""
@@ -103,6 +107,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
             self.corerl_adapter.begin()
         else:
             written.forget(self._corerl_model())
+            self.corerl_pairs = Pairs(self._corerl_model())
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested."""
@@ -112,7 +117,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         else:
             tensors = list(weights.read(bucket))
             with torch.no_grad():
-                self._corerl_model().load_weights(iter(tensors))
+                self._corerl_model().load_weights(iter(self.corerl_pairs.complete(tensors)))
         taken = digests(tensor for _, tensor in tensors) if verify else []
         torch.get_device_module().synchronize()  # the bucket is reused
         return taken
