@@ -15,6 +15,7 @@ import argparse
 import functools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -33,6 +34,8 @@ from corerl_sglang.backend import SglangBackend
 from corerl_torch.families.table import FAMILIES, Family
 from engine_claims import DENSE_CLAIMS, MOE_CLAIMS, Claim, a_family_has_the_trainers_log_probs
 from sglang_engine import Policy, begin_dense, begin_family, begin_moe
+
+START_SECONDS, CLAIM_SECONDS = 150.0, 90.0
 
 
 @dataclass
@@ -73,6 +76,7 @@ class Engine:
     def close(self) -> None:
         if self.backend is not None:
             self.backend.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Report:
@@ -83,9 +87,10 @@ class Report:
         self.lines: list[dict[str, object]] = []
         self._tracebacks = ""
 
-    def run(self, name: str, work: Callable[[], str]) -> bool:
-        """Run a claim in a thread, and print its line."""
-        began, left = time.monotonic(), self._end - time.monotonic()
+    def run(self, name: str, work: Callable[[], str], limit: float) -> bool:
+        """Run a claim in a thread for at most ``limit`` seconds, and print its line."""
+        began = time.monotonic()
+        left = min(limit, self._end - began)
         outcome: list[tuple[str, str]] = []
 
         def attempt() -> None:
@@ -127,11 +132,12 @@ def main() -> None:
     try:
         for place, engine in enumerate(engines):
             engine.start(asked.python)
-            if report.run(f"{engine.name}: start", engine.started):
-                for each in engines[place + 1 : place + 1 + asked.at_a_time]:
-                    each.start(asked.python)
-                for name, claim in engine.claims.items():
-                    report.run(f"{engine.name}: {name}", functools.partial(claim, engine.backend, engine.policy))
+            started = report.run(f"{engine.name}: start", engine.started, START_SECONDS)
+            for each in engines[place + 1 : place + 1 + asked.at_a_time]:
+                each.start(asked.python)
+            for name, claim in engine.claims.items() if started else ():
+                work = functools.partial(claim, engine.backend, engine.policy)
+                report.run(f"{engine.name}: {name}", work, CLAIM_SECONDS)
             engine.close()
     finally:
         for engine in engines:
@@ -154,7 +160,7 @@ def _arguments() -> argparse.Namespace:
     cli.add_argument("--python", help="interpreter of the engine's environment")
     cli.add_argument("--seconds", type=float, default=400.0, help="of everything")
     cli.add_argument("--only", default="", help="engines, with commas between them")
-    cli.add_argument("--at-a-time", type=int, default=5, help="engines that start while another one serves")
+    cli.add_argument("--at-a-time", type=int, default=6, help="engines that start while another one serves")
     return cli.parse_args()
 
 
