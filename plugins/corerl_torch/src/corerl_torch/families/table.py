@@ -247,7 +247,7 @@ FAMILIES: tuple[Family, ...] = (
         "the bias of its routers' scores is kept as loaded; weights are trained in bf16 or float32, not in FP8",
         ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     ),
-    Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED),
+    Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED, NOT_IN_SGLANG),
     Family(
         "SmolLM3",
         "smollm3",
