@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
@@ -53,7 +53,8 @@ def write(folder: Path, config: Any) -> Path:
     """A folder with a random model of the config; equal in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        auto: Any = AutoModelForCausalLM
+        model = auto.from_config(config, dtype=torch.float32)
         randomize(model)
     model.save_pretrained(folder)
     write_byte_tokenizer(folder)
@@ -147,7 +148,11 @@ class Policy:
 
 
 def begin(
-    folder: Path, python: str | None, dtype: str = "bf16", rollout: RolloutConfig | None = None, **options: Any
+    folder: Path,
+    python: str | None,
+    dtype: Literal["fp32", "bf16"] = "bf16",
+    rollout: RolloutConfig | None = None,
+    **options: Any,
 ) -> SglangBackend:
     """A backend whose engine starts; several engines fit on one GPU."""
     options = {
