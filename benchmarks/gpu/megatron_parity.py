@@ -6,7 +6,7 @@ Run it on 1, 2 and 4 GPUs. Each line of JSON is a layout: log-probs and entropy,
 gradient norm and of the worst gradient (mapped back to Hugging Face names), weights after one step without and with
 the distributed optimizer (recomputing all layers), whether weights come out as they went in, also of a checkpoint that
 one process reads, and how far training that goes on from it is off. ``bf16_loss`` is the relative error of the loss in
-bf16, and of three updates with all offloaded between the last must be finite.
+bf16, and of three updates with all offloaded between the last must be finite. ``moe-replay`` replays random experts.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.objective import loss_weights
@@ -37,9 +38,11 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.reading import read
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_torch import ranks
+from corerl_torch.routers import COLUMN
 from corerl_torch.weights.names import as_in_files
 
 VOCABULARY = 331
+LAYERS, EXPERTS, CHOSEN = 4, 8, 2
 SHORT = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -49,11 +52,13 @@ SHORT = {
     "sp": "sequence_parallel",
 }
 CASES = {
-    1: "qwen2 qwen2-tied qwen3 llama moe",
+    1: "qwen2 qwen2-tied qwen3 llama moe moe-replay",
     2: "qwen2-tied,tp=2 qwen3,tp=2 qwen3,tp=2,sp=True llama,pp=2 qwen2-tied,pp=2 qwen3,pp=2,vpp=2 qwen3,cp=2 qwen3 "
-    "moe,ep=2 moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2",
+    "moe,ep=2 moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2 "
+    "moe-replay,ep=2 moe-replay,tp=2,sp=True,ep=2 moe-replay,pp=2 moe-replay,cp=2",
     4: "qwen2-tied,tp=2,pp=2 qwen3,tp=2,sp=True,pp=2,vpp=2 qwen3,tp=2,cp=2 qwen3,tp=2,sp=True,cp=2 llama,pp=2,cp=2 "
-    "llama,pp=4 qwen2-tied,tp=2 qwen3,cp=4 moe,ep=4 moe,ep=2,pp=2 moe,tp=2,sp=True,ep=4",
+    "llama,pp=4 qwen2-tied,tp=2 qwen3,cp=4 moe,ep=4 moe,ep=2,pp=2 moe,tp=2,sp=True,ep=4 "
+    "moe-replay,ep=2,pp=2 moe-replay,tp=2,sp=True,ep=4",
 }
 
 
@@ -100,6 +105,8 @@ def _case(model: str, options: dict[str, Any], device: str) -> dict[str, Any]:
         dist.barrier()
         spec = _spec(folder, device, critic=model.endswith("-critic"))
         batch, objective = _batch(), _Loss(spec.head)
+        if model.endswith("-replay"):
+            batch.columns[COLUMN] = _experts(batch)
         expected = _torch(spec, batch, objective)
         plain = MegatronStrategy(spec, MegatronOptions(**options, use_distributed_optimizer=False, logits_chunk_size=7))
         found = _compare(plain, batch, objective, expected)
@@ -128,11 +135,16 @@ def _spec(folder: Path, device: str, *, critic: bool, dtype: Any = "fp32", recom
 
 def _write(kind: str, folder: Path, *, tied: bool) -> None:
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 128, "intermediate_size": 192, "head_dim": 32}
-    shape |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": tied}
+    shape |= {
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": tied,
+    }
     if kind == "moe":
         experts: dict[str, Any] = {
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": CHOSEN,
             "moe_intermediate_size": 64,
             "norm_topk_prob": True,
         }
@@ -153,6 +165,13 @@ def _batch() -> Experience:
     batch.loss_weights = loss_weights(batch.response_mask, "seq-mean-token-mean")
     batch.returns = torch.randn(batch.response_mask.shape, generator=generator)
     return batch
+
+
+def _experts(batch: Experience) -> TokenColumn:
+    """Random ones of all tokens but the last of each row: no router chooses them by itself."""
+    counts = (torch.arange(batch.input_ids.shape[1]) < batch.lengths[:, None] - 1).int()
+    scores = torch.rand(int(counts.sum()), LAYERS, EXPERTS, generator=torch.Generator().manual_seed(1))
+    return TokenColumn(scores.topk(CHOSEN).indices.to(torch.uint8), counts)
 
 
 class _Loss:

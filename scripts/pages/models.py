@@ -32,8 +32,9 @@ NOTES = {
     "megatron": "Four families have a [mapping](../plugins/corerl_megatron/README.md) of weights. Others are refused.",
     "vllm": "An update of weights in vLLM's CPU build, with `CORERL_EVERY_FAMILY=1`. The CUDA build has more kernels,\n"
     "so a family that is not proven here may work there.",
-    "sglang": "SGLang needs a CUDA device. Its [tests](../plugins/corerl_sglang/tests/test_engine.py) use the tiny\n"
-    "Qwen2 model, and no other family.",
+    "sglang": "SGLang 0.5.17 on a GPU, in bf16: log-probs of a folder's weights and of an update have a mean distance\n"
+    "of at most four times the rounding of transformers in bf16. Mistral and Phi-4 are tested without sliding\n"
+    "windows, which SGLang ignores. It has no module for the text models of Qwen3.5.",
 }
 
 

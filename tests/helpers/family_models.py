@@ -20,8 +20,11 @@ def write_model(folder: Path, family: Family, **changes: Any) -> Path:
     config = getattr(transformers, family.config)(**{**family.config_values(), **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        auto: Any = transformers.AutoModelForCausalLM
+        model = auto.from_config(config, dtype=torch.float32)
         randomize(model)
+        if config.get_text_config().tie_word_embeddings:  # or logits are so large that each sampled token is certain
+            model.get_input_embeddings().weight.data.mul_(config.get_text_config().hidden_size ** -0.5)
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "layer_scalar")):
                 buffer.add_(0.1 * torch.rand_like(buffer))

@@ -15,7 +15,8 @@ MODEL = {"layers": [1, 3], "experts": 8, "top_k": 2}
 
 
 def routed(tokens: int, layers: int = 4, top_k: int = 2) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 8, (tokens, layers, top_k)).astype(np.int32)
+    scores = np.random.default_rng(0).random((tokens, layers, 8))
+    return scores.argsort(axis=-1)[..., :top_k].astype(np.int32)
 
 
 def test_layers_without_experts_and_tokens_that_were_not_read_are_left_out() -> None:
@@ -30,8 +31,8 @@ def test_layers_without_experts_and_tokens_that_were_not_read_are_left_out() -> 
 
 
 def test_ids_beyond_a_byte_have_two() -> None:
-    values, _ = ExpertsOf({**MODEL, "experts": 257}).column(np.full((1, 4, 2), 256, np.uint16), 2)
-    assert values.dtype == np.int16 and values.tolist() == [[[256, 256], [256, 256]]]
+    values, _ = ExpertsOf({**MODEL, "experts": 257}).column(np.array([[[256, 3]] * 4], np.uint16), 2)
+    assert values.dtype == np.int16 and values.tolist() == [[[256, 3], [256, 3]]]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ def test_ids_beyond_a_byte_have_two() -> None:
         (routed(7), r"experts of shape \(7, 4, 2\) for 6 tokens"),
         (routed(5)[0], r"experts of shape \(4, 2\)"),
         (routed(5) + 8, "returned expert 15, and a layer has 8"),
+        (np.zeros((5, 4, 2), np.int32), "an expert twice for one token: its kernels record no experts"),
     ],
 )
 def test_experts_of_another_model_are_an_error(given: np.ndarray, message: str) -> None:

@@ -4,6 +4,12 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from corerl_torch import ranks
 
 RANK = """
 import json, os, time
@@ -49,3 +55,14 @@ def test_nothing_listens_on_another_interface():
     printed = [process.communicate(timeout=120)[0].strip() for process in started]
     assert [process.returncode for process in started] == [0, 0]
     assert printed == [f'["{LOOPBACK}"]'] * 2
+
+
+def test_under_torchrun_no_rank_listens(monkeypatch: pytest.MonkeyPatch):
+    """torchrun's own process listens at the port that it names."""
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **more: store.set("met", str(more["rank"])))
+    of_rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    for name, value in {**of_rank, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    ranks._meet("gloo", 20.0)
+    assert store.get("met") == b"0"

@@ -5,12 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import MistralConfig, Qwen2Config
 
 from corerl.cli.main import run
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError, RequestError, RunError
 from corerl.plugins import load_plugins
-from corerl_sglang.backend import SglangBackend, engine_arguments, engine_environment, has_experts
+from corerl_sglang.backend import (
+    SglangBackend,
+    check_window,
+    engine_arguments,
+    engine_environment,
+    has_experts,
+)
 from corerl_sglang.options import SglangOptions
 from corerl_sglang_engine.requests import UNUSED_POSITIONS
 from corerl_testing.published_shapes import published_config
@@ -81,6 +88,16 @@ def test_weights_in_fp8_are_sglangs_and_experts_are_refused(monkeypatch: pytest.
     assert engine_arguments(model, RolloutConfig(), options)["quantization"] == "fp8"
     assert "quantization" not in engine_arguments(model, RolloutConfig(), SglangOptions())
     assert has_experts(published_config("qwen3-moe-small")) and not has_experts(published_config("qwen3-8b"))
+
+
+def test_a_window_that_sglang_ignores_is_refused():
+    config = MistralConfig(sliding_window=16, max_position_embeddings=64)
+    for longest in (None, 17):
+        with pytest.raises(ConfigError, match=rf"is {longest or 64}, .* without its sliding window of 16 tokens"):
+            check_window(config, longest)
+    check_window(config, 16)
+    check_window(MistralConfig(sliding_window=None), None)
+    check_window(Qwen2Config(sliding_window=16, use_sliding_window=True), None)
 
 
 def test_graphs_of_batches_as_large_as_rollouts_are_recorded_where_the_device_is_large(

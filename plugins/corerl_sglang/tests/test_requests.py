@@ -4,9 +4,11 @@ import base64
 
 import numpy as np
 import pytest
+import torch
 
+from corerl_engines.remote.recording import KEPT, Recording
 from corerl_sglang.backend import adapter_arguments
-from corerl_sglang_engine.requests import adapter_config, finish_reason, likeliest, routed_experts
+from corerl_sglang_engine.requests import LEAST, adapter_config, finish_reason, likeliest, routed_experts
 
 ASKED = {"stop_token_ids": [3, 9], "ignore_eos": False}
 
@@ -33,6 +35,15 @@ def test_the_most_likely_tokens_are_arrays_whatever_a_position_has():
     token_ids, log_probs = likeliest(reported, 3, 2)
     assert token_ids.tolist() == [[7, 3], [4, 0], [0, 0]]
     assert log_probs.tolist() == [pytest.approx([-0.1, -2.5]), [-0.5, float("-inf")], [float("-inf")] * 2]
+
+
+def test_tokens_outside_of_the_kept_set_have_no_log_prob():
+    """SGLang clamps log-probs, so that those of tokens that were not kept are finite."""
+    clamped = torch.tensor([-0.5, -torch.inf]).clamp_(min=torch.finfo(torch.float32).min).tolist()
+    assert clamped[1] == LEAST
+    token_ids, log_probs = likeliest([list(zip(clamped, (7, 3), (None, None), strict=True))], 1, 2)
+    kept, counts = Recording(["kept_tokens"], 0).columns({"temperature": 1.0, "top_k": 2}, token_ids, log_probs)[KEPT]
+    assert kept.tolist() == [7] and counts.tolist() == [1]
 
 
 def test_experts_are_read_from_sglangs_text():

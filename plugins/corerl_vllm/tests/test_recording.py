@@ -1,7 +1,9 @@
 """Columns of tokens from vLLM: kept sets and most likely tokens."""
 
 import asyncio
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from vllm_engine import DEVICE, PROMPT, PYTHON, TOLERANCE, WITHOUT, one_more_engine
@@ -11,7 +13,7 @@ from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl_vllm.backend import VllmBackend
 from corerl_vllm.options import VllmOptions
-from corerl_vllm_engine.log_probs import without_ties
+from corerl_vllm_engine.log_probs import prepare, without_ties
 
 
 def test_equally_likely_tokens_are_no_more_than_the_top_k():
@@ -20,6 +22,26 @@ def test_equally_likely_tokens_are_no_more_than_the_top_k():
     assert given.isfinite().sum(dim=1).tolist() == [2, 4, 1] and given[2, 0] == 2
     assert torch.equal(given[1], logits[1])
     assert without_ties(logits, None) is logits and without_ties(logits, torch.tensor([4, 9, 4])) is logits
+
+
+class SecondSampler:
+    """The sampler of vLLM 0.26's second model runner: ``sample`` filters the logits itself."""
+
+    sampling_states = SimpleNamespace(get_top_k_top_p=lambda rows, numbers: (torch.tensor([2, 5])[rows], None))
+
+    def apply_sampling_params(self, logits, rows, numbers, pos, skip_top_k_top_p=False):
+        return logits / 2
+
+    def sample(self, logits, rows, numbers, pos):
+        return self.apply_sampling_params(logits, rows, numbers, pos, skip_top_k_top_p=True)
+
+
+def test_the_second_runner_filters_logits_without_ties():
+    sampler = SecondSampler()
+    prepare(sampler, keeps=True)
+    given = sampler.sample(torch.tensor([[2.0, 2, 2, 0, 0]] * 2), torch.tensor([0, 1]), np.array([0, 1]), None)
+    assert given[0].isfinite().sum() == 2 and given[0].isfinite()[3:].sum() == 0
+    assert given[1].tolist() == [1, 1, 1, 0, 0] and sampler.logprobs_mode == "processed_logprobs"
 
 
 def kept_by(log_probs, top_k, top_p, min_p):

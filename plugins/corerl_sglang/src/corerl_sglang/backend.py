@@ -30,6 +30,9 @@ LARGE_DEVICE = 60 * 2**30
 for a model on four GPUs; with fewer GPUs it stops at 256, and larger batches, as in rollouts, take more than twice as
 long."""
 
+WITHOUT_WINDOWS = ("mistral", "phi3")
+"""model types that SGLang's module ``llama`` computes, which has no sliding windows"""
+
 OURS = (
     "model_path",
     "dtype",
@@ -59,8 +62,8 @@ class SglangBackend(EngineBackend):
 
         Raises:
             RequestError: the device is the CPU; SGLang has no kernels for it.
-            ConfigError: no such interpreter, an engine argument with a key of its own, sizes that do not divide, or
-                quantised experts.
+            ConfigError: no such interpreter, an engine argument with a key of its own, sizes that do not divide,
+                quantised experts, or a sliding window that SGLang does not compute.
             RunError: SGLang is missing or of an untested version, or the engine did not start.
         """
         if device != "cuda":
@@ -72,11 +75,15 @@ class SglangBackend(EngineBackend):
         keeps = {KEEPS: "1"} if "kept_tokens" in rollout.record else {}
         environment = {**engine_environment(model, options), **keeps}
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
-        if options.quantization != "none" and has_experts(self._expected.config):
+        try:
+            if options.quantization != "none" and has_experts(self._expected.config):
+                raise ConfigError(
+                    quantization.KEY, "fp8 of experts cannot be loaded again by SGLang: use rollout.name=vllm"
+                )
+            check_window(self._expected.config, options.max_model_len)
+        except ConfigError:
             self.close()
-            raise ConfigError(
-                quantization.KEY, "fp8 of experts cannot be loaded again by SGLang: use rollout.name=vllm"
-            )
+            raise
 
 
 def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: SglangOptions) -> dict[str, Any]:
@@ -106,6 +113,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         arguments["quantization"] = options.quantization
     if COLUMN in rollout.record:
         arguments["enable_return_routed_experts"] = True
+        arguments["moe_runner_backend"] = "triton"  # others, as SGLang's choice for gpt-oss, record no experts
     attention = options.attention_backend or ("triton" if dtype is torch.float32 else None)
     if attention is not None:
         arguments["attention_backend"] = attention
@@ -119,6 +127,25 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
 def has_experts(config: Any) -> bool:
     """Whether a model, by its config of transformers, is a mixture of experts."""
     return bool(getattr(config.get_text_config(), "num_experts_per_tok", None))
+
+
+def check_window(config: Any, longest: int | None) -> None:
+    """
+    Args:
+        config: the model's, as read by transformers.
+        longest: tokens of prompt and response; None: all positions of the model.
+
+    Raises:
+        ConfigError: a sequence can be longer than a sliding window that SGLang ignores, so that log-probs differ.
+    """
+    text = config.get_text_config()
+    window, longest = getattr(text, "sliding_window", None), longest or text.max_position_embeddings
+    if text.model_type in WITHOUT_WINDOWS and window and longest > window:
+        raise ConfigError(
+            "rollout.options.max_model_len",
+            f"is {longest}, and SGLang computes {text.model_type} without its sliding window of {window} tokens: set "
+            f"at most {window}, or rollout.name=vllm",
+        )
 
 
 def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import numpy as np
 KEEPS = "CORERL_SGLANG_KEEPS"
 """variable of the schedulers' processes: 1 if the kept tokens are recorded"""
 
+LEAST = float(np.finfo(np.float32).min)
+"""SGLang's log-prob of a token that cannot be drawn, in place of -inf"""
+
 UNUSED_POSITIONS = 2
 """positions at the end of the context for which SGLang generates nothing: its context is longer by this number"""
 
@@ -44,11 +47,14 @@ def likeliest(reported: Sequence[Sequence[Any]], tokens: int, width: int) -> tup
 
     Args:
         reported: SGLang's ``output_top_logprobs``: (log-prob, id, text) of each; at most ``width`` of a position.
+
+    Tokens that cannot be drawn have a log-prob of -inf.
     """
     token_ids, log_probs = np.zeros((tokens, width), np.int32), np.full((tokens, width), -np.inf, np.float32)
     for place, entries in enumerate(reported[:tokens]):
         for rank, (log_prob, token_id, *_) in enumerate((entries or ())[:width]):
-            token_ids[place, rank], log_probs[place, rank] = token_id, log_prob
+            token_ids[place, rank] = token_id
+            log_probs[place, rank] = log_prob if log_prob > LEAST else -np.inf
     return token_ids, log_probs
 
 

@@ -14,9 +14,11 @@ from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import scheduler
 from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.state_capturer.routed_experts import RoutedExpertsCapturer
 
 from corerl_sglang_engine import filtering, written
 from corerl_sglang_engine.adapter import Adapter
+from corerl_sglang_engine.pairs import Pairs
 from corerl_sglang_engine.requantized import Requantized
 from corerl_sglang_engine.requests import KEEPS
 
@@ -28,6 +30,8 @@ def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
     choose_row_by_row()
     if server_args.dtype == "float32":
         compute_in_torch()
+    if server_args.enable_return_routed_experts:
+        copy_experts_of_each_step()
     scheduler.run_scheduler_process(server_args, *args, **kwargs)
 
 
@@ -36,6 +40,9 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     corerl_preempted = 0
     """number of times so far that a request's cache was taken by others"""
+
+    corerl_pairs: Pairs
+    """of the present update"""
 
     corerl_adapter: Adapter | None = None
     """which updates consist of; None: of all weights"""
@@ -104,6 +111,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         else:
             written.forget(self._corerl_model())
             self.corerl_requantized.begin()
+            self.corerl_pairs = Pairs(self._corerl_model())
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested."""
@@ -113,7 +121,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         else:
             tensors = list(weights.read(bucket))
             with torch.no_grad():
-                self._corerl_model().load_weights(iter(tensors))
+                self._corerl_model().load_weights(iter(self.corerl_pairs.complete(tensors)))
         taken = digests(tensor for _, tensor in tensors) if verify else []
         torch.get_device_module().synchronize()  # the bucket is reused
         return taken
@@ -152,6 +160,16 @@ def compute_in_torch() -> None:
         return self.forward_native if has_plain else chosen(self)
 
     MultiPlatformOp.dispatch_forward = dispatch_forward
+
+
+def copy_experts_of_each_step() -> None:
+    """SGLang copies the experts of a step to the host while the next step may overwrite them on the device."""
+    part = RoutedExpertsCapturer._get_local_slice
+
+    def _get_local_slice(self: Any, *args: Any, **more: Any) -> Any:
+        return part(self, *args, **more).clone()
+
+    RoutedExpertsCapturer._get_local_slice = _get_local_slice
 
 
 def draw_by_seed() -> None:

@@ -144,7 +144,7 @@ def _take_device(local_rank: int) -> None:
 
 
 def _meet(backend: str, timeout: float) -> None:
-    """Connect to the other ranks at the address of rank 0; rank 0 listens on this address only.
+    """Connect to the other ranks at the address of rank 0; rank 0 listens on this address only, unless torchrun does.
 
     If the address is on the loopback, gloo and NCCL also use the loopback, unless a variable names an interface.
     """
@@ -155,8 +155,9 @@ def _meet(backend: str, timeout: float) -> None:
             os.environ.setdefault(name, loopback)
     wait = timedelta(seconds=timeout)
     try:
-        listener = _listen(address, port).detach() if rank == 0 else None
-        store = TCPStore(address, port, size, rank == 0, wait, master_listen_fd=listener)
+        hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        listener = _listen(address, port).detach() if hosts else None
+        store = TCPStore(address, port, size, hosts, wait, master_listen_fd=listener)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
         raise DeadlineError(

@@ -7,6 +7,8 @@ returns the values from just before its filters.
 
 from typing import Any
 
+import numpy as np
+
 
 def prepare(sampler: Any, keeps: bool, bitwise: bool = False) -> None:
     """Change a sampler of vLLM's first or second model runner.
@@ -21,9 +23,9 @@ def prepare(sampler: Any, keeps: bool, bitwise: bool = False) -> None:
     first, second = hasattr(sampler, "topk_topp_sampler"), hasattr(sampler, "apply_sampling_params")
     if keeps:
         if first:
-            _keep_few(sampler.topk_topp_sampler, "forward", logits=0, top_k=2)
-        elif second and hasattr(sampler, "_sample_random"):
-            _keep_few(sampler, "_sample_random", logits=0, top_k=4)
+            _first_runner_keeps_few(sampler.topk_topp_sampler)
+        elif second and hasattr(sampler, "sampling_states"):
+            _second_runner_keeps_few(sampler)
         else:
             raise RuntimeError(f"the sampler {type(sampler).__name__} of this vLLM is unknown")
     elif first and hasattr(sampler, "apply_temperature"):
@@ -58,16 +60,25 @@ def without_ties(logits: Any, top_k: Any) -> Any:
     return logits.masked_fill(~(keep | ~limited[:, None]), -torch.inf)
 
 
-def _keep_few(owner: Any, name: str, *, logits: int, top_k: int) -> None:
-    """Let a method, whose arguments have these numbers, see logits :func:`without_ties`."""
-    original = getattr(owner, name)
+def _first_runner_keeps_few(filtered: Any) -> None:
+    """Its filter sees logits :func:`without_ties`."""
+    original = filtered.forward
 
-    def method(*args: Any, **kwargs: Any) -> Any:
-        given = list(args)
-        given[logits] = without_ties(given[logits], given[top_k])
-        return original(*given, **kwargs)
+    def forward(logits: Any, generators: Any, top_k: Any, top_p: Any) -> Any:
+        return original(without_ties(logits, top_k), generators, top_k, top_p)
 
-    setattr(owner, name, method)
+    filtered.forward = forward
+
+
+def _second_runner_keeps_few(sampler: Any) -> None:
+    """``apply_sampling_params`` returns the logits that ``sample`` filters, in some releases by itself."""
+    divide, limits = sampler.apply_sampling_params, sampler.sampling_states.get_top_k_top_p
+
+    def apply_sampling_params(logits: Any, rows: Any, *args: Any, **kwargs: Any) -> Any:
+        numbers = next(each for each in args if isinstance(each, np.ndarray))
+        return without_ties(divide(logits, rows, *args, **kwargs), limits(rows, numbers)[0])
+
+    sampler.apply_sampling_params = apply_sampling_params
 
 
 def _first_runner(sampler: Any) -> None:

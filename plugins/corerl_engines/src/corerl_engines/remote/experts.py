@@ -25,7 +25,7 @@ class ExpertsOf:
                 any values.
 
         Raises:
-            RuntimeError: the engine routes another number of layers, experts or tokens.
+            RuntimeError: the engine routes another number of layers, experts or tokens; or its kernels record nothing.
         """
         routed = np.asarray(routed)
         fits = routed.ndim == 3 and routed.shape[1] > max(self.layers) and routed.shape[2] == self.top_k
@@ -37,6 +37,9 @@ class ExpertsOf:
         values = routed[:, self.layers]
         if values.size and not 0 <= values.min() <= values.max() < self.experts:
             raise RuntimeError(f"the engine returned expert {values.max()}, and a layer has {self.experts}")
+        ends = np.sort(values[[0, -1]], axis=-1) if len(values) else values
+        if (ends[..., 1:] == ends[..., :-1]).any():
+            raise RuntimeError("the engine returned an expert twice for one token: its kernels record no experts")
         counts = np.zeros(tokens, np.int32)
         counts[: len(routed)] = 1
         return np.ascontiguousarray(values, self._dtype), counts

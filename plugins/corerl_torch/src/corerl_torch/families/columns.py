@@ -34,6 +34,7 @@ MEGATRON_MOVES = f"{MEGATRON}/test_weights.py::test_weights_come_out_as_they_wen
 MEGATRON_ROUTES = f"{MEGATRON}/test_router_replay.py::test_outputs_and_gradients_of_gates_are_those_of_torch"
 NO_ADAPTERS = f"{MEGATRON}/test_arithmetic.py::test_a_config_is_refused_before_anything_is_loaded"
 IN_VLLM = "plugins/corerl_vllm/tests/test_families.py::test_a_family_has_the_trainers_log_probs_after_an_update"
+IN_SGLANG = "plugins/corerl_sglang/tests/test_families.py::test_a_family_has_the_trainers_log_probs"
 
 COLUMNS: tuple[Column, ...] = (
     Column("torch", "packed", "packed", "proven", f"{HERE}::test_packed_rows_have_the_numbers_of_padded_rows"),
@@ -56,7 +57,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("vllm", "export", "export", "proven", IN_VLLM),
     Column("sglang", "tensor", "tensor parallel"),
     Column("sglang", "lora", "LoRA"),
-    Column("sglang", "export", "export"),
+    Column("sglang", "export", "export", "proven", IN_SGLANG),
 )
 
 REFUSED_BY_MEGATRON = (

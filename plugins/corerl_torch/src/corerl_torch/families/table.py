@@ -27,6 +27,7 @@ NO_PACKING: Mapping[str, State] = MappingProxyType(
     {"torch.packed": "padded", "torch.prefixes": "refused", "fsdp.packed": "padded", "fsdp.ulysses": "refused"}
 )
 NOT_IN_VLLM: Mapping[str, State] = MappingProxyType({"vllm.export": "not proven"})
+NOT_IN_SGLANG: Mapping[str, State] = MappingProxyType({"sglang.export": "not proven"})
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 NO_SHARING = "its recurrent state and its convolution run over the bounds of packed rows"
 
@@ -125,7 +126,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3_5TextConfig",
         "Qwen3.5, text",
         RECURRENT,
-        {**NO_PACKING, **NOT_IN_VLLM},
+        {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG},
         f"without flash-linear-attention {NO_SHARING}",
     ),
     Family(
@@ -134,7 +135,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3_5MoeTextConfig",
         "Qwen3.5 with experts, text",
         {**RECURRENT, **SHARED_EXPERT},
-        {**NO_PACKING, **NOT_IN_VLLM},
+        {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG},
         f"without flash-linear-attention {NO_SHARING}",
         ATTENTION,
     ),
@@ -246,7 +247,7 @@ FAMILIES: tuple[Family, ...] = (
         "the bias of its routers' scores is kept as loaded; weights are trained in bf16 or float32, not in FP8",
         ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     ),
-    Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED),
+    Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED, NOT_IN_SGLANG),
     Family(
         "SmolLM3",
         "smollm3",
