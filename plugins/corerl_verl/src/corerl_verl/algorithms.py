@@ -175,7 +175,7 @@ def _select(conversion: Conversion, key: str, kind: str, parts: Mapping[str, Ver
             conversion.values[read.here] = read.most if above else value
     for verl, value in given.items():
         if value is not None:
-            conversion.remark(f"{verl}={value}", f"verl's {kind} {name} does not read it either")
+            conversion.remark(f"{verl}={value}", f"verl's {kind} {name} does not read it either", "harmless")
     if part.note:
         conversion.remark(f"{key}={name}", part.note)
     return part

@@ -51,7 +51,7 @@ def rollout_correction(conversion: Conversion) -> None:
         conversion.values[f"{SECTION}.rollout_rs"] = rules
     for name, value in section.items():
         if value is not None:
-            conversion.remark(f"{SECTION}.{name}={value}", "there is no such key")
+            conversion.remark(f"{SECTION}.{name}={value}", "there is no such key", "unknown")
 
 
 def _loss(conversion: Conversion) -> Any:
