@@ -164,6 +164,9 @@ def _rest(conversion: Conversion, section: str, engine: str) -> None:
 
 
 def _reference(conversion: Conversion) -> None:
+    used = ("actor.use_kl_loss", "algorithm.use_kl_in_reward")
+    if not any(is_true(conversion.effective(key)) for key in used):
+        conversion.drop_section("ref", "the command has no KL penalty, so no reference")
     for key in [key for key in conversion.given if key.startswith("ref.")]:
         name = key.rpartition(".")[2]
         if key in ("ref.model.path", "ref.path") or key.startswith("ref.log_prob_"):

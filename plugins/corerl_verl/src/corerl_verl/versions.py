@@ -55,13 +55,15 @@ def full(key: str, engine: str = "fsdp") -> str:
 
 
 def guess(keys: Iterable[str], engine: str) -> str:
-    """The newest version that has the most of ``keys``, those without ``+``, of a command."""
+    """The newest version that has the most of ``keys``, those without ``+``, of a command; since 0.6 ``rollout.name`` is
+    required."""
     wanted = {full(key) for key in keys}
     best, fewest = versions()[-1], None
     for version in reversed(versions()):
         known = defaults(version, engine)
+        if known.get(_MANDATORY) == REQUIRED and _MANDATORY not in wanted:
+            continue
         missing = sum(not _has(key, known) for key in wanted)
-        missing += known.get(_MANDATORY) == REQUIRED and _MANDATORY not in wanted
         if fewest is None or missing < fewest:
             best, fewest = version, missing
     return best

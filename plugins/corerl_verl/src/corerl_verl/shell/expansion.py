@@ -11,6 +11,7 @@ from datetime import datetime
 from corerl_verl.shell.tokens import end_of, tokens
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[@*#?$!0-9-]")
+_ARGUMENTS = re.compile(r"\$@|\$\{(@|\w+\[@\])[^}]*\}")
 _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[@*#?0-9]+)(\[[^]]*\])?(.*)", re.DOTALL)
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -133,7 +134,7 @@ class _Expansion:
                 at = end
             elif character == '"' and not quoted:
                 end = end_of(raw, at)
-                if raw[at + 1 : end - 1] not in ("$@", "${@}") and "[@]" not in raw[at:end]:
+                if not _ARGUMENTS.fullmatch(raw[at + 1 : end - 1]):  # "$@" without arguments is no word
                     self._literal("")
                 self._parts(raw[at + 1 : end - 1], quoted=True)
                 at = end
