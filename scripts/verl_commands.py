@@ -18,16 +18,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from corerl.cli.common import violations
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
 from corerl.errors import CoreRLError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import Parts, resolve_parts
-from corerl_check.rules import violations
+from corerl_engines.options import check_engine_args
+from corerl_sglang import backend as sglang
 from corerl_verl import hydra, launches
 from corerl_verl.from_verl import Converted
 from corerl_verl.sources import CONFIGS, SCRIPTS, Source, converted, read
 from corerl_verl.versions import defaults
+from corerl_vllm import backend as vllm
 
 Values = Callable[[str], Any]
 """verl's key with ``actor_rollout_ref.`` -> the value in effect"""
@@ -148,7 +151,8 @@ def _checkpointing(verl: Values) -> Any:
 
 def _frequency(key: str) -> Callable[[Values], Any]:
     def value(verl: Values) -> Any:
-        number = verl(key)
+        own = verl("rollout.test_freq") if key == "trainer.test_freq" else None  # of the fully asynchronous trainer
+        number = verl(key) if own is None else own
         return number if isinstance(number, int) and number > 0 else -1
 
     return value
@@ -178,7 +182,7 @@ MEANINGS: Mapping[str, Meaning] = {
         lambda verl: _NAMES.get(verl("algorithm.adv_estimator"), verl("algorithm.adv_estimator")),
         lambda config, parts: parts.adv_estimator.entry.name,
     ),
-    "batch": Meaning(("data.gen_batch_size",), _batch, lambda config, parts: config.data.train_batch_size),
+    "batch": Meaning(("data.gen_batch_size", "async_training.trigger_parameter_sync_step"), _batch, lambda config, parts: config.data.train_batch_size),
     "prompt length": _same("data.max_prompt_length", "data.max_prompt_length"),
     "response length": _same("data.max_response_length", "data.max_response_length"),
     "long prompts": _same("data.filter_overlong_prompts", "data.filter_overlong_prompts"),
@@ -261,11 +265,19 @@ MEANINGS: Mapping[str, Meaning] = {
         )
         for name in _MEGATRON
     },
-    "engine": Meaning((f"{R}name",), lambda verl: verl(f"{R}name"), lambda config, parts: config.rollout.name),
+    "engine": Meaning(
+        (f"{R}name",),
+        lambda verl: str(verl(f"{R}name")).removesuffix("_async"),
+        lambda config, parts: config.rollout.name,
+    ),
     "GPUs of an engine": _same(f"{R}tensor_model_parallel_size", "rollout.tensor_model_parallel_size"),
     "machines": _same("trainer.nnodes", "runtime.nnodes"),
     "GPUs": _same("trainer.n_gpus_per_node", "runtime.n_gpus_per_node"),
-    "epochs": _same("trainer.total_epochs", "trainer.total_epochs"),
+    "epochs": Meaning(
+        ("trainer.total_epochs",),
+        lambda verl: verl("rollout.total_epochs") or verl("trainer.total_epochs"),
+        lambda config, parts: config.trainer.total_epochs,
+    ),
     "steps": _same("trainer.total_training_steps", "trainer.total_training_steps"),
     "saving": Meaning(
         ("trainer.save_freq",), _frequency("trainer.save_freq"), lambda config, parts: config.trainer.save_freq
@@ -342,17 +354,32 @@ def outcomes(file: Path) -> list[Outcome]:
 
 def outcome(source: Source, name: str) -> Outcome:
     """Convert one command and compare."""
-    registries = load_plugins().registries
+    plugins = load_plugins()
     try:
         result = converted(source)
         config = typed.build(TrainConfig, result.values)
-        parts = resolve_parts(config, registries)
     except CoreRLError as error:
         return Outcome(name, str(error))
     lost = tuple(str(remark) for remark in result.remarks if remark.kind == "unknown")
     missing = tuple(str(remark) for remark in result.remarks if remark.kind == "missing")
-    wrong = tuple(map(str, violations(config, parts)))
-    return Outcome(name, "", wrong, lost, tuple(differences(source, result, config, parts)), missing)
+    try:
+        parts = resolve_parts(config, plugins.registries)
+    except CoreRLError as error:
+        return Outcome(name, "", (str(error),), lost, (), missing)
+    wrong = [*map(str, violations(config, parts, plugins)), *_of_engine(parts)]
+    wrong = [each for each in wrong if "is not installed" not in each]  # of this machine
+    return Outcome(name, "", tuple(wrong), lost, tuple(differences(source, result, config, parts)), missing)
+
+
+def _of_engine(parts: Parts) -> list[str]:
+    """Arguments of the engine that CoreRL refuses at the start."""
+    ours = {"vllm": vllm.OURS, "sglang": sglang.OURS}.get(parts.rollout_backend.entry.name)
+    try:
+        if ours is not None:
+            check_engine_args(parts.rollout_backend.options, ours)
+    except CoreRLError as error:
+        return [str(error)]
+    return []
 
 
 def main() -> None:

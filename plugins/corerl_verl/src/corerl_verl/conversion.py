@@ -80,6 +80,14 @@ class Conversion:
         return is_true(enabled) if enabled is not None else str(self.effective("algorithm.adv_estimator")) == "gae"
 
     @property
+    def trainer_v1(self) -> bool:
+        """Whether verl's trainer v1 runs, which in bypass mode keeps the loss and neither weighs nor rejects."""
+        if "main_ppo_sync" in self.module:
+            return True
+        newest = float(self.effective.version) >= 0.9 and self.module.endswith("main_ppo")
+        return newest and is_true(self.effective("trainer.use_v1", False))
+
+    @property
     def gpus(self) -> int | None:
         """GPUs of training; None if their number is not known."""
         nodes, each = self.effective("trainer.nnodes", 1), self.effective("trainer.n_gpus_per_node", 8)

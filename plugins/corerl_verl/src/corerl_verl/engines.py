@@ -86,7 +86,7 @@ def _passed_through(conversion: Conversion, name: str) -> None:
 
 
 def _eager(conversion: Conversion, name: str) -> None:
-    eager = conversion.take("rollout.enforce_eager", conversion.effective("rollout.enforce_eager"))
+    eager = conversion.take("rollout.enforce_eager")
     if eager is None:
         return
     if name == "vllm":

@@ -38,7 +38,6 @@ WRITTEN = (
     "critic.ppo_max_token_len_per_gpu",
     "rollout.n",
     "rollout.tensor_model_parallel_size",
-    "rollout.free_cache_engine",
     "trainer.n_gpus_per_node",
     "trainer.total_epochs",
     "trainer.test_freq",
@@ -135,9 +134,9 @@ class Converted(NamedTuple):
 
 
 def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Nested values of a training config, and the sentences of its remarks that are not harmless."""
+    """Nested values of a training config, and the sentences of its remarks, for Hydra's arguments."""
     converted = convert(hydra.parse(arguments))
-    return converted.values, [str(remark) for remark in converted.remarks if remark.kind != "harmless"]
+    return converted.values, list(map(str, converted.remarks))
 
 
 def convert(

@@ -25,14 +25,12 @@ _NO_ENGINE = (
 def rewards(conversion: Conversion) -> None:
     """The function, model or scorers that score, and the manager."""
     function = _function(conversion)
-    model = _reward_model(conversion)
+    model = _reward_model(conversion, function is not None)
     names = [str(name) for name in map(conversion.take, _MANAGERS) if name is not None]
     name = names[-1] if names else "naive"
     buffer, longest = _buffer(conversion)
     if model is not None:
         conversion.values |= model
-        if function is not None:
-            conversion.remark(f"{function['path']}:{function['function']}", _NO_ENGINE, "missing")
         return
     if name == "batch" and function is not None:
         conversion.values["reward.manager"] = {**function, "name": "verl_batch"}
@@ -76,8 +74,12 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _reward_model(conversion: Conversion) -> dict[str, Any] | None:
-    """The reward manager ``model`` for an enabled reward model; its section is consumed."""
+def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, Any] | None:
+    """The reward manager ``model`` for an enabled reward model; its section is consumed.
+
+    Args:
+        asked_by_function: a function scores, and may ask the model through verl's router.
+    """
     for section in _MODELS:
         enabled, path = conversion.take(f"{section}.enable"), None
         for key in (f"{section}.model.path", f"{section}.model_path"):
@@ -92,6 +94,13 @@ def _reward_model(conversion: Conversion) -> dict[str, Any] | None:
             continue
         for key in rest:
             conversion.drop(key, _NO_ENGINE, "missing")
+        if asked_by_function:
+            conversion.remark(
+                shown(f"{section}.enable", True),
+                "the reward function scores alone: CoreRL gives it no reward_router_address yet, so ask a server of yours",
+                "missing",
+            )
+            continue
         values: dict[str, Any] = {"reward.manager": "model", "reward.manager.path": path}
         if is_number(size):
             values["reward.manager.batch_size"] = size

@@ -108,25 +108,57 @@ def _contents(conversion: Conversion, role: str) -> None:
 
 def stale(conversion: Conversion) -> None:
     """Trainers that generate during training: one step ahead, or fully asynchronous."""
-    module, mode = conversion.module, str(conversion.effective("trainer.v1.trainer_mode", "sync"))
-    ahead = any(part in module for part in ("fully_async", "one_step_off", "main_one_step"))
-    asynchronous = mode in ("colocate_async", "separate_async") and "trainer.v1.trainer_mode" in conversion.given
-    if ahead or asynchronous:
+    mode = str(conversion.effective("trainer.v1.trainer_mode", "sync"))
+    of_v1 = mode in ("colocate_async", "separate_async") and conversion.trainer_v1
+    fully = "fully_async" in conversion.module
+    if fully:
+        _fully_asynchronous(conversion)
+    if of_v1 or fully or "one_step" in conversion.module:
         threshold = conversion.effective("async_training.staleness_threshold", 0)
-        steps = max(1, -(-threshold // 1)) if is_number(threshold) else 1
-        conversion.values["trainer.max_staleness"] = int(steps)
+        steps = max(1, int(-(-threshold // 1))) if is_number(threshold) else 1
+        conversion.values |= {"trainer.max_staleness": steps, "rollout.free_cache_engine": False}
         conversion.remark(
-            module if ahead else f"trainer.v1.trainer_mode={mode}",
-            f"written as trainer.max_staleness={int(steps)}: each response is trained at most {int(steps)} updates after "
-            "the weights that began it; verl's queues, thresholds and partial rollouts are not CoreRL's",
+            f"trainer.v1.trainer_mode={mode}" if of_v1 else conversion.module,
+            f"written as trainer.max_staleness={steps}: a response is trained at most {steps} updates of weights after "
+            "those that began it; verl's queues, thresholds and partial rollouts work otherwise",
         )
-        conversion.given.pop("trainer.v1.trainer_mode", None)
-        conversion.given.pop("rollout.free_cache_engine", None)
-    separate = is_number(conversion.effective("rollout.nnodes", 0)) and conversion.effective("rollout.nnodes", 0) > 0
-    if not separate or not (ahead or asynchronous):
+        conversion.drop("rollout.free_cache_engine", "engines keep their memory during training")
+        _own_pool(conversion)
+    else:
         for key in ("rollout.nnodes", "rollout.n_gpus_per_node"):
             conversion.drop(key, "engines share the GPUs of training")
     conversion.drop_section("async_training", "trainer.max_staleness bounds the age of weights")
     conversion.drop_section("trainer.v1", "a matter of verl's trainer")
     if is_true(conversion.given.get("trainer.val_only")):
         conversion.drop("trainer.val_only", "`corerl generate` and `corerl eval` evaluate without training", "missing")
+
+
+def _own_pool(conversion: Conversion) -> None:
+    """Without GPUs of their own, engines beside training would have none."""
+    nodes, each = conversion.effective("rollout.nnodes", 0), conversion.effective("rollout.n_gpus_per_node", 0)
+    if not (is_number(nodes) and nodes > 0):
+        conversion.drop("rollout.nnodes", "engines share the GPUs of training")
+        conversion.drop("rollout.n_gpus_per_node", "engines share the GPUs of training")
+    elif is_number(each):
+        conversion.values["rollout.n_gpus_per_node"] = each
+
+
+def _fully_asynchronous(conversion: Conversion) -> None:
+    """A step lies between two exchanges of weights: ``trigger_parameter_sync_step`` updates of ``require_batches``."""
+    mini = conversion.effective("actor.ppo_mini_batch_size")
+    batches = conversion.effective("async_training.require_batches", 1)
+    updates = conversion.effective("async_training.trigger_parameter_sync_step", 4)
+    argument = shown("async_training.trigger_parameter_sync_step", updates)
+    for key in ("data.train_batch_size", "data.gen_batch_size"):
+        conversion.drop(key, "verl's fully asynchronous trainer counts mini-batches")
+    if is_number(mini) and is_number(batches) and is_number(updates):
+        batch = int(mini * batches * updates)
+        conversion.values["data.train_batch_size"] = batch
+        conversion.remark(argument, f"written as a step of {batch} prompts, after which engines get new weights")
+        total = conversion.take("rollout.total_rollout_steps")
+        if is_number(total):
+            conversion.values["trainer.total_training_steps"] = max(1, int(total) // batch)
+    for name in ("total_epochs", "test_freq"):
+        value = conversion.take(f"rollout.{name}")
+        if value is not None:
+            conversion.given[f"trainer.{name}"] = value
