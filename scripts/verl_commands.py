@@ -93,6 +93,9 @@ def _penalty(verl: Values) -> Any:
         "reward_model.reward_kwargs.overlong_buffer_cfg",
         "reward.reward_kwargs.overlong_buffer_cfg",
     )
+    whole = [found for each in places if isinstance(found := verl(each), dict)]
+    if whole and _true(whole[0].get("enable")):
+        return whole[0].get("len"), whole[0].get("penalty_factor") or 1.0
     place = next((each for each in places if _true(verl(f"{each}.enable"))), None)
     return (verl(f"{place}.len"), verl(f"{place}.penalty_factor") or 1.0) if place else None
 
@@ -146,7 +149,11 @@ def _warm_up(verl: Values) -> Any:
 
 
 def _checkpointing(verl: Values) -> Any:
-    return None if "megatron" in str(verl(f"{A}strategy")) else verl("actor_rollout_ref.model.enable_gradient_checkpointing")
+    return (
+        None
+        if "megatron" in str(verl(f"{A}strategy"))
+        else verl("actor_rollout_ref.model.enable_gradient_checkpointing")
+    )
 
 
 def _frequency(key: str) -> Callable[[Values], Any]:
@@ -182,7 +189,11 @@ MEANINGS: Mapping[str, Meaning] = {
         lambda verl: _NAMES.get(verl("algorithm.adv_estimator"), verl("algorithm.adv_estimator")),
         lambda config, parts: parts.adv_estimator.entry.name,
     ),
-    "batch": Meaning(("data.gen_batch_size", "async_training.trigger_parameter_sync_step"), _batch, lambda config, parts: config.data.train_batch_size),
+    "batch": Meaning(
+        ("data.gen_batch_size", "async_training.trigger_parameter_sync_step"),
+        _batch,
+        lambda config, parts: config.data.train_batch_size,
+    ),
     "prompt length": _same("data.max_prompt_length", "data.max_prompt_length"),
     "response length": _same("data.max_response_length", "data.max_response_length"),
     "long prompts": _same("data.filter_overlong_prompts", "data.filter_overlong_prompts"),
@@ -216,31 +227,39 @@ MEANINGS: Mapping[str, Meaning] = {
     "epochs of an update": _same(f"{A}ppo_epochs", "actor.ppo_epochs"),
     "gradient norm": _same(f"{A}grad_clip", "actor.grad_clip"),
     "clip low": Meaning(
-        (f"{A}clip_ratio_low", f"{A}clip_ratio"), _clip("low"), lambda c, parts: _option(parts.policy_loss, "clip_ratio_low")
+        (f"{A}clip_ratio_low", f"{A}clip_ratio"),
+        _clip("low"),
+        lambda c, parts: _option(parts.policy_loss, "clip_ratio_low"),
     ),
     "clip high": Meaning(
         (f"{A}clip_ratio_high", f"{A}clip_ratio"), _clip("high"), lambda c, p: _option(p.policy_loss, "clip_ratio_high")
     ),
     "clip dual": Meaning(
         (f"{A}clip_ratio_c",),
-        lambda verl: verl(f"{A}clip_ratio_c") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None,
+        lambda verl: (
+            verl(f"{A}clip_ratio_c") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None
+        ),
         lambda config, parts: _option(parts.policy_loss, "clip_ratio_c"),
     ),
     "aggregation": Meaning(
         (f"{A}loss_agg_mode", f"{A}use_token_level_loss", f"{A}policy_loss.loss_mode"),
-        lambda verl: verl(f"{A}loss_agg_mode") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None,
+        lambda verl: (
+            verl(f"{A}loss_agg_mode") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None
+        ),
         lambda config, parts: config.actor.loss_agg_mode,
     ),
     "entropy": _same(f"{A}entropy_coeff", "actor.entropy_coeff"),
     "KL loss": Meaning((f"{A}use_kl_loss", f"{A}kl_loss_type"), _kl, _kl_here),
     "KL in the reward": Meaning(("algorithm.use_kl_in_reward",), _kl_reward, _kl_reward_here),
     "dynamic sampling": Meaning(("algorithm.filter_groups.enable",), _filter, _filter_here),
-    "length penalty": Meaning(("reward_model.reward_manager",), _penalty, _penalty_here),
+    "length penalty": Meaning(("reward_manager", "max_resp_len"), _penalty, _penalty_here),
     "rate of the critic": Meaning(
         ("critic.optim.lr",), _critic("critic.optim.lr"), lambda config, parts: config.critic.optim.lr
     ),
     "clip of values": Meaning(
-        ("critic.cliprange_value",), _critic("critic.cliprange_value"), lambda c, p: _option(p.value_loss, "cliprange_value")
+        ("critic.cliprange_value",),
+        _critic("critic.cliprange_value"),
+        lambda c, p: _option(p.value_loss, "cliprange_value"),
     ),
     "checkpointing": Meaning(
         ("actor_rollout_ref.model.enable_gradient_checkpointing",),
@@ -254,7 +273,9 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "sequence parallel": Meaning(
         (f"{A}megatron.sequence_parallel",),
-        lambda v: v(f"{A}megatron.sequence_parallel") if (v(f"{A}megatron.tensor_model_parallel_size") or 1) > 1 else None,
+        lambda v: (
+            v(f"{A}megatron.sequence_parallel") if (v(f"{A}megatron.tensor_model_parallel_size") or 1) > 1 else None
+        ),
         lambda config, parts: _option(parts.strategy, "sequence_parallel"),
     ),
     **{
@@ -311,7 +332,9 @@ def effective(source: Source, result: Converted) -> Values:
 def differences(source: Source, result: Converted, config: TrainConfig, parts: Parts) -> list[str]:
     """Properties that differ from verl's without a remark."""
     verl = effective(source, result)
-    spoken = " ".join(each for remark in result.remarks if remark.kind in ("changed", "missing") for each in remark.arguments)
+    spoken = " ".join(
+        each for remark in result.remarks if remark.kind in ("changed", "missing") for each in remark.arguments
+    )
     found = []
     for name, meaning in MEANINGS.items():
         expected = meaning.verl(verl)
@@ -347,7 +370,11 @@ def outcomes(file: Path) -> list[Outcome]:
         try:
             number = len(launches.of_script(file.read_text(), environment, (), file.parent).launches)
         except CoreRLError as error:
-            return [] if "starts no training" in str(error) or "no command here" in str(error) else [Outcome(file.name, str(error))]
+            return (
+                []
+                if "starts no training" in str(error) or "no command here" in str(error)
+                else [Outcome(file.name, str(error))]
+            )
         return [outcome(read([str(file)], environment, each), f"{file.name}:{each}") for each in range(1, number + 1)]
     return [outcome(read([str(file)], environment), file.name)]
 

@@ -53,6 +53,10 @@ def comments(kept: list[str], remarks: list[Remark]) -> Iterator[str]:
 
 def _wrapped(text: str, indent: str) -> Iterator[str]:
     yield from textwrap.wrap(
-        " ".join(text.split()), _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False,
+        " ".join(text.split()),
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
         break_on_hyphens=False,
     )

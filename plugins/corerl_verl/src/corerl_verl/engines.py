@@ -21,7 +21,14 @@ _ENGINE_ARGS = {
 _OF_VLLM = (*_ENGINE_ARGS["vllm"], "swap_space", "cudagraph_capture_sizes")
 _OWN_OPTIONS = {"vllm": ("enforce_eager",), "sglang": ("attention_backend", "disable_cuda_graph"), "hf": ()}
 _SET_BY_CORERL = {
-    "vllm": ("dtype", "logprobs_mode", "skip_tokenizer_init", "enable_sleep_mode", "model_impl", "worker_extension_cls"),
+    "vllm": (
+        "dtype",
+        "logprobs_mode",
+        "skip_tokenizer_init",
+        "enable_sleep_mode",
+        "model_impl",
+        "worker_extension_cls",
+    ),
     "sglang": ("dtype", "mem_fraction_static", "context_length", "enable_memory_saver", "skip_tokenizer_init"),
     "hf": (),
 }
@@ -59,7 +66,9 @@ def _name(conversion: Conversion) -> str:
         conversion.remark(
             f"rollout.name={name}", "CoreRL has the engines vllm, sglang and hf; written as vllm", "missing"
         )
-        conversion.drop_section(f"rollout.engine_kwargs.{name}", f"options of {name}, which CoreRL does not have", "missing")
+        conversion.drop_section(
+            f"rollout.engine_kwargs.{name}", f"options of {name}, which CoreRL does not have", "missing"
+        )
     result = _ENGINES.get(name, "vllm")
     conversion.values["rollout.name"] = result
     if result == "hf" and (conversion.gpus or 0) > 1:
@@ -103,7 +112,9 @@ def _load_format(conversion: Conversion, name: str) -> None:
     text = str(load_format)
     conversion.values["rollout.options.load_format"] = "dummy" if text.startswith("dummy") else "auto"
     if text.partition("_")[0] not in _LOAD_FORMATS:
-        conversion.remark(shown("rollout.load_format", text), "written as auto: the engine reads what it finds", "harmless")
+        conversion.remark(
+            shown("rollout.load_format", text), "written as auto: the engine reads what it finds", "harmless"
+        )
 
 
 def _parallel(conversion: Conversion, name: str) -> None:
@@ -120,7 +131,9 @@ def _parallel(conversion: Conversion, name: str) -> None:
             )
         else:
             conversion.remark(
-                f"rollout.{key}={size}", "CoreRL's engines have tensor parallelism alone, in as many replicas as fit", "missing"
+                f"rollout.{key}={size}",
+                "CoreRL's engines have tensor parallelism alone, in as many replicas as fit",
+                "missing",
             )
 
 
@@ -134,6 +147,10 @@ def sampling(conversion: Conversion) -> None:
             conversion.drop("rollout.do_sample", "training always samples")
         else:
             conversion.drop("rollout.do_sample", "verl's training would be greedy, CoreRL's always samples", "changed")
+    if is_number(conversion.given.get("rollout.temperature"), most=0):
+        conversion.drop(
+            "rollout.temperature", "verl's training would be greedy; CoreRL samples at temperature 1", "changed"
+        )
     _validation(conversion)
 
 
@@ -159,20 +176,22 @@ def _validation(conversion: Conversion) -> None:
         conversion.drop(f"{prefix}.{name}", "without effect on a greedy evaluation")
     number = conversion.effective(f"{prefix}.n", 1)
     if is_number(number) and number > 1:
-        conversion.drop(f"{prefix}.n", f"verl's {number} greedy responses to a prompt are all the same; written as 1", "changed")
+        conversion.drop(
+            f"{prefix}.n", f"verl's {number} greedy responses to a prompt are all the same; written as 1", "changed"
+        )
 
 
 def experts(conversion: Conversion) -> None:
     """Router replay: R3 replays the engine's choice of experts."""
     asked = is_true(conversion.take("rollout.enable_rollout_routing_replay", False))
-    modes: list[Any] = [
-        conversion.take(f"actor.{place}router_replay.mode", "disabled") for place in ("", "megatron.")
-    ]
+    modes: list[Any] = [conversion.take(f"actor.{place}router_replay.mode", "disabled") for place in ("", "megatron.")]
     if asked or "R3" in modes:
         conversion.values["rollout.record"] = ["experts"]
     for mode in modes:
         if mode not in ("disabled", "R3"):
-            conversion.remark(f"actor.router_replay.mode={mode}", "CoreRL replays the engine's experts alone (R3)", "missing")
+            conversion.remark(
+                f"actor.router_replay.mode={mode}", "CoreRL replays the engine's experts alone (R3)", "missing"
+            )
     for role in ("actor", "ref", "critic"):
         for place in ("", "megatron."):
             conversion.drop_section(f"{role}.{place}router_replay", "rollout.record=[experts] replays the experts")

@@ -12,7 +12,7 @@ from corerl.contracts.config import TrainConfig
 from corerl_verl import hydra
 from corerl_verl.algorithms import advantage_estimator, kl_controller, policy_loss
 from corerl_verl.batches import batch_sizes, micro_batches, schedules
-from corerl_verl.conversion import Conversion, Remark, is_number, is_true, shown
+from corerl_verl.conversion import Conversion, Remark, is_true, shown
 from corerl_verl.correction import rollout_correction
 from corerl_verl.engines import engine, experts, sampling
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
@@ -57,6 +57,8 @@ _SECTIONS = ("data.apply_chat_template_kwargs",)
 """keys whose values are mappings of the user's own names"""
 
 _UNSET = re.compile(r"\$\{?[A-Za-z_]\w*|\$\(")
+_TEXTS = re.compile(r"(path|_files|project_name|experiment_name|_dir)$")
+"""keys whose text may hold a variable"""
 _KNOWN_NAMES = re.compile(r"(ppo|dapo|fully_async|one_step_off|entropy|fapo)\w*(trainer)?|rollout_corr\w*")
 _ENGINE_GROUPS = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
 
@@ -139,9 +141,7 @@ def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return converted.values, list(map(str, converted.remarks))
 
 
-def convert(
-    arguments: hydra.Arguments, module: str = "verl.trainer.main_ppo", version: str | None = None
-) -> Converted:
+def convert(arguments: hydra.Arguments, module: str = "verl.trainer.main_ppo", version: str | None = None) -> Converted:
     """Convert parsed arguments.
 
     Args:
@@ -171,16 +171,22 @@ def _engine(arguments: hydra.Arguments, module: str) -> tuple[str, list[tuple[st
     name = arguments.name or ""
     megatron = "megatron" in name or "megatron" in module
     if name and not _KNOWN_NAMES.fullmatch(name):
-        remarks.append((f"--config-name={name}", "the values of this file are not known here: give the file, too", "changed"))
+        remarks.append(
+            (f"--config-name={name}", "the values of this file are not known here: give the file, too", "changed")
+        )
     for group, choice in arguments.groups.items():
         if group == "model_engine":
             megatron = choice == "megatron"
             if choice not in _ENGINE_GROUPS:
-                remarks.append((f"{group}={choice}", f"CoreRL has no strategy '{choice}' yet; written as fsdp", "missing"))
+                remarks.append(
+                    (f"{group}={choice}", f"CoreRL has no strategy '{choice}' yet; written as fsdp", "missing")
+                )
         elif "@" in group or "/" in group:
             megatron = megatron or "megatron" in str(choice)
             if not any(part in str(choice) for part in ("megatron", "dp_", "fsdp", "rollout", "hf_model", "legacy")):
-                remarks.append((f"{group}={choice}", "a group of the user's own: its values are not known here", "changed"))
+                remarks.append(
+                    (f"{group}={choice}", "a group of the user's own: its values are not known here", "changed")
+                )
     strategy = arguments.values.get(f"{PREFIX}actor.strategy")
     if strategy in ("megatron", "fsdp", "fsdp2"):
         megatron = strategy == "megatron"
@@ -207,17 +213,19 @@ def _is_section(key: str, kind: str) -> bool:
 
 
 def _unset(conversion: Conversion) -> None:
-    """Values with a variable that is set nowhere: a text keeps it, a number is left out."""
+    """Values with a variable that is set nowhere: a path or a name keeps it, another value is left out."""
     for key, value in list(conversion.given.items()):
         parts = value if isinstance(value, list) else [value]
         if not any(isinstance(part, str) and _UNSET.search(part) for part in parts):
             continue
         default = conversion.effective.default(key)
-        if is_number(default) or isinstance(default, bool):
+        if not _TEXTS.search(key) and default is not None:
             conversion.drop(key, "has a variable that is set nowhere; verl's default is written", "changed")
             conversion.effective.forget(key)
         else:
-            conversion.remark(shown(key, value), "has a variable that is set nowhere: set it before, or write the value")
+            conversion.remark(
+                shown(key, value), "has a variable that is set nowhere: set it before, or write the value"
+            )
 
 
 def _one_by_one(conversion: Conversion) -> None:
@@ -230,7 +238,9 @@ def _one_by_one(conversion: Conversion) -> None:
         if not targets:
             kind, reason = left_out(conversion, key)
             row = verl_key(key)
-            conversion.drop(key, row.note if row and kind == "unknown" else reason, "missing" if row and kind == "unknown" else kind)
+            conversion.drop(
+                key, row.note if row and kind == "unknown" else reason, "missing" if row and kind == "unknown" else kind
+            )
 
 
 def _defaults(conversion: Conversion) -> None:

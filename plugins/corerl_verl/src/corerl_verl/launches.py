@@ -62,8 +62,11 @@ def of_script(
     Raises:
         ConfigError: it starts no training, or it has an open quote or bracket.
     """
-    script = run(text, Variables(environment, list(arguments)), folder)
-    launches = list(_launches(script, environment))
+    try:
+        script = run(text, Variables(environment, list(arguments)), folder)
+        launches = _launches(script, environment)
+    except RecursionError:
+        raise ConfigError("", "the script has too many brackets within each other") from None
     training = [launch for launch in launches if launch.trains]
     if not training:
         raise ConfigError("", _refusal(launches))

@@ -9,7 +9,9 @@ _COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info
 _PROFILER = "CoreRL has no profiler of chosen steps yet"
 _OPTIMIZER = "CoreRL trains by AdamW; other optimizers and their options do not exist yet"
 _LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha and target_modules"
-_TOOLS = "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
+_TOOLS = (
+    "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
+)
 _INTERNAL = "a matter of verl's processes"
 _FUSED = "a matter of memory and speed: actor.strategy.logits_chunk_size limits the logits in memory"
 
@@ -128,7 +130,10 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("data.min_pixels", "the processor of the model has it"),
     ("data.tool_config_path", _TOOLS),
     ("data.function_tool_path", _TOOLS),
-    ("model.override_config*", "CoreRL does not change a model's config.json yet: change it in a copy of the model's folder"),
+    (
+        "model.override_config*",
+        "CoreRL does not change a model's config.json yet: change it in a copy of the model's folder",
+    ),
     ("model.external_lib", "plugins.load names Python files with hooks"),
     ("model.lora.*", _LORA),
     ("model.lora*", _LORA),

@@ -162,7 +162,8 @@ def dynamic_sampling(conversion: Conversion) -> None:
     conversion.values[f"{section}.max_num_gen_batches"] = NO_LIMIT if unlimited else limit
     if conversion.module.endswith("trainer.main_ppo") and float(conversion.effective.version) < 0.9:
         conversion.remark(
-            f"{section}.enable=True", "verl.trainer.main_ppo before 0.9 filters no groups, its recipe of DAPO does; written"
+            f"{section}.enable=True",
+            "verl.trainer.main_ppo before 0.9 filters no groups, its recipe of DAPO does; written",
         )
 
 

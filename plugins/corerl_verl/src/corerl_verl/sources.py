@@ -13,7 +13,9 @@ from corerl_verl.launches import Launch, of_script, of_words
 from corerl_verl.versions import versions
 
 _MENDED = Remark(
-    "changed", ("the script",), "bash ends the command at a comment between its lines; the lines behind it are read here"
+    "changed",
+    ("the script",),
+    "bash ends the command at a comment between its lines; the lines behind it are read here",
 )
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml")

@@ -93,7 +93,9 @@ def _asked(conversion: Conversion, engine: str) -> None:
     for role in ("actor", "critic", "ref"):
         name = conversion.take(f"{role}.strategy")
         if name is not None and _RUNS_AS.get(str(name)) is None:
-            conversion.remark(f"{role}.strategy={name}", f"CoreRL has no strategy '{name}' yet; written as {engine}", "missing")
+            conversion.remark(
+                f"{role}.strategy={name}", f"CoreRL has no strategy '{name}' yet; written as {engine}", "missing"
+            )
         elif name is not None and _RUNS_AS[str(name)] != engine:
             conversion.remark(f"{role}.strategy={name}", f"written as {engine}, the engine of the command")
 
@@ -121,7 +123,9 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
     for section in sections[:-1]:
         if is_true(conversion.take(f"{section}.offload_policy")):
             conversion.values |= {f"{role}.strategy.{name}": True for name in ("param_offload", "optimizer_offload")}
-            conversion.remark(f"{section}.offload_policy=True", "written as param_offload and optimizer_offload, between calls")
+            conversion.remark(
+                f"{section}.offload_policy=True", "written as param_offload and optimizer_offload, between calls"
+            )
         _rest(conversion, section, engine)
 
 
@@ -185,7 +189,9 @@ def _checkpointing(conversion: Conversion, engine: str) -> None:
     if engine == "megatron":
         if is_true(conversion.given.get(key)):
             conversion.remark(
-                f"{key}=True", "verl's Megatron does not read it; recompute_granularity selects what is computed again", "harmless"
+                f"{key}=True",
+                "verl's Megatron does not read it; recompute_granularity selects what is computed again",
+                "harmless",
             )
         conversion.given.pop(key, None)
         conversion.values[key] = False

@@ -16,11 +16,14 @@ def run(conversion: Conversion) -> None:
     if not is_number(nodes, most=1):
         conversion.values["runtime.options.address"] = "auto"
         conversion.remark(
-            shown("trainer.nnodes", nodes), "joins the Ray cluster of this machine: `ray start` on each first, as for verl"
+            shown("trainer.nnodes", nodes),
+            "joins the Ray cluster of this machine: `ray start` on each first, as for verl",
         )
     device = conversion.take("trainer.device")
     if device is not None and device not in ("cuda", "cpu"):
-        conversion.remark(f"trainer.device={device}", "CoreRL trains on CUDA GPUs and CPUs; written for GPUs", "missing")
+        conversion.remark(
+            f"trainer.device={device}", "CoreRL trains on CUDA GPUs and CPUs; written for GPUs", "missing"
+        )
         device = None
     if device is not None:
         conversion.values["actor.device"] = device
@@ -56,12 +59,15 @@ def resuming(conversion: Conversion) -> None:
     if mode == "resume_path" and isinstance(path, str):
         conversion.values["trainer.resume_mode"] = path
         conversion.remark(
-            shown("trainer.resume_from_path", path), "must be a run or checkpoint of CoreRL; one of verl cannot be resumed"
+            shown("trainer.resume_from_path", path),
+            "must be a run or checkpoint of CoreRL; one of verl cannot be resumed",
         )
     elif mode == "disable":
         conversion.values["trainer.resume_mode"] = "disable"
     if mode != "resume_path" and path not in (None, False):
-        conversion.remark(shown("trainer.resume_from_path", path), "verl reads it with resume_mode=resume_path only", "harmless")
+        conversion.remark(
+            shown("trainer.resume_from_path", path), "verl reads it with resume_mode=resume_path only", "harmless"
+        )
 
 
 def trackers(conversion: Conversion) -> None:
@@ -96,7 +102,10 @@ def _contents(conversion: Conversion, role: str) -> None:
     names = [str(name) for name in saved] if isinstance(saved, list) else [saved] if isinstance(saved, str) else []
     if role == "actor" and any("hf_model" in name for name in names):
         conversion.values["trainer.save_huggingface"] = "always"
-    reason, without = "checkpoints hold all that a run needs to go on, and trainer.save_huggingface a model folder", set()
+    reason, without = (
+        "checkpoints hold all that a run needs to go on, and trainer.save_huggingface a model folder",
+        set(),
+    )
     if names:
         without = {"model", "optimizer", "extra"} - {part for name in names for part in name.strip("[]").split(",")}
     for key in [key for key in conversion.given if key.startswith(f"{prefix}.")]:

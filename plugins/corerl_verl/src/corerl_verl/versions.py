@@ -5,19 +5,20 @@ of verl's wheels: a row is a key, a column is a version, a cell is JSON or empty
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
+from corerl_verl import hydra
 from corerl_verl.keys import PREFIX
 
 FOLDER = Path(__file__).parent / "defaults"
 ENGINES = ("fsdp", "megatron")
 REQUIRED = "???"
+_INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,((?:[^{}]|\{[^{}]*\}|\$\{[^{}]*\})*))?\}")
+_DEEPEST = 10
 _MANDATORY = "actor_rollout_ref.rollout.name"
 
 
@@ -78,27 +79,11 @@ class Effective:
 
     def __init__(self, given: Mapping[str, Any], version: str, engine: str) -> None:
         self.version, self.engine = version, engine
-        self.given = dict(given)
-
-    @cached_property
-    def _tree(self) -> Any:
-        tree = OmegaConf.create({})
-        known = dict(defaults(self.version, self.engine))
-        for key, value in [*known.items(), *((full(key), value) for key, value in self.given.items())]:
-            try:
-                OmegaConf.update(tree, key, value, merge=False, force_add=True)
-            except (OmegaConfBaseException, ValueError, TypeError):  # below a value
-                continue
-        return tree
+        self._given = {full(key): value for key, value in given.items()}
 
     def __call__(self, key: str, default: Any = None) -> Any:
         """The value at a key, with or without ``actor_rollout_ref.``; ``default`` if missing, null or unresolvable."""
-        try:
-            value = OmegaConf.select(self._tree, full(key), default=None, throw_on_missing=False)
-            if OmegaConf.is_config(value):
-                value = OmegaConf.to_container(value, resolve=True)
-        except OmegaConfBaseException:
-            return default
+        value = self._value(full(key), 0)
         return default if value is None or value == REQUIRED else value
 
     def default(self, key: str) -> Any:
@@ -107,5 +92,24 @@ class Effective:
 
     def forget(self, key: str) -> None:
         """Take the default of a given key again."""
-        self.given.pop(key, None)
-        self.__dict__.pop("_tree", None)
+        self._given.pop(full(key), None)
+
+    def _value(self, key: str, depth: int) -> Any:
+        value = self._given.get(key, defaults(self.version, self.engine).get(key))
+        return self._resolved(value, key, depth) if isinstance(value, str) and "${" in value else value
+
+    def _resolved(self, text: str, key: str, depth: int) -> Any:
+        """``${key}``, ``${.sibling}`` and ``${oc.select:key,default}``, as whole values or within a text."""
+        if depth > _DEEPEST:
+            return None
+        match = _INTERPOLATION.fullmatch(text)
+        if not match:
+            return _INTERPOLATION.sub(lambda each: str(self._resolved(each[0], key, depth + 1)), text)
+        name = f"{key.rpartition('.')[0]}{match[1]}" if match[1].startswith(".") else match[1]
+        value = self._value(name, depth + 1)
+        if value is None and match[2] is not None:
+            fallback = hydra.value(match[2].strip())
+            return (
+                self._resolved(fallback, key, depth + 1) if isinstance(fallback, str) and "${" in fallback else fallback
+            )
+        return value

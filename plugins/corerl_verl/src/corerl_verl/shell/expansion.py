@@ -144,7 +144,7 @@ class _Expansion:
                 at = end
             elif character == "$":
                 at = self._dollar(raw, at, quoted)
-            elif character == "~" and at == 0 and not quoted:
+            elif character == "~" and at == 0 and not quoted and raw[1:2] in ("", "/"):
                 self._literal(self.variables.environment.get("HOME", "~"))
                 at += 1
             else:

@@ -14,6 +14,8 @@ _SEPARATORS = ("\n", ";", "&")
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _QUIET = ("true", ":", "echo", "printf", "set", "unset", "cd", "mkdir", "ulimit", "sleep", "wait", "read", "trap", "mv")
 _MOST_CALLS = 200
+"""of functions, loops and scripts within each other together"""
+_DEEPEST = 20
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Script:
     functions: dict[str, list[Token]] = field(default_factory=dict)
     mended: bool = False
     calls: int = 0
+    depth: int = 0
     ended: bool = False
 
 
@@ -318,17 +321,20 @@ class _Runner:
         return words[0] in _QUIET or not self.nested
 
     def _function_call(self, words: list[str]) -> bool:
-        self.state.calls += 1
-        if self.state.calls > _MOST_CALLS:
-            return True
         variables = self.state.variables
         before, variables.arguments = variables.arguments, words[1:]
-        _Runner(self.state, self.state.functions[words[0]]).block(())
+        self._within(self.state.functions[words[0]])
         variables.arguments = before
         return True
 
     def _inner(self, script: str) -> bool:
-        self.state.calls += 1
-        if self.state.calls <= _MOST_CALLS:
-            _Runner(self.state, tokens(mended(script)[0])).block(())
+        self._within(tokens(mended(script)[0]))
         return True
+
+    def _within(self, found: list[Token]) -> None:
+        state = self.state
+        state.calls += 1
+        state.depth += 1
+        if state.calls <= _MOST_CALLS and state.depth <= _DEEPEST:
+            _Runner(state, found).block(())
+        state.depth -= 1
