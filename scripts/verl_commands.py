@@ -7,7 +7,7 @@
 | builds | the converted config is read by CoreRL without an error |
 | checks | keys, names and rules of `corerl check` find no error; model, data and devices are taken as given |
 | loses nothing | every argument is kept, changed with a remark, without effect, or named as impossible |
-| changed silently | a value in effect differs from verl's without a remark: `MEANINGS` below, written for this comparison alone |
+| changed silently | a value in effect differs from verl's without a remark: `MEANINGS`, for this comparison alone |
 """
 
 import argparse

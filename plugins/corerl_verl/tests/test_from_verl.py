@@ -16,7 +16,7 @@ from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import selects_part
 from corerl.registry.modules import load_file
-from corerl_verl.from_verl import WRITTEN, from_verl
+from corerl_verl.from_verl import from_verl
 from corerl_verl.keys import TABLE
 
 ROOT = Path(__file__).parents[3]
@@ -79,8 +79,8 @@ def test_a_command_becomes_a_config_with_verls_defaults_and_reasons_for_what_is_
         "trainer.nnodes=2: joins the Ray cluster of this machine: `ray start` on each first, as for verl",
         "trainer.balance=True: there is no such key",
         "critic.model.path=other: advantage estimator grpo has no critic",
-        "ref.fsdp_config.param_offload=True, ref.log_prob_max_token_len_per_gpu=30000: the command has no KL penalty, so "
-        "no reference",
+        "ref.fsdp_config.param_offload=True, ref.log_prob_max_token_len_per_gpu=30000: the command has no KL penalty, "
+        "so no reference",
         "rollout.log_prob_use_dynamic_bsz=True, rollout.log_prob_max_token_len_per_gpu=9: the size of micro-batches "
         "changes no result; CoreRL computes log-probs and values in those of updates",
         "model.use_remove_padding=True: rows are packed (fsdp: actor.strategy.use_remove_padding)",

@@ -45,10 +45,9 @@ def test_open_brackets_and_quotes(text: str) -> None:
 
 
 def test_signs_options_and_groups() -> None:
-    parsed = hydra.parse(
-        ["--config-path=c", "--config-name", "ppo.yaml", "+a.b=1", "++c.d=2", "~e.f", "model_engine=megatron"]
-        + ["actor@actor_rollout_ref.actor=megatron_actor", "a.b=3", "hydra.run.dir=.", "--multirun"]
-    )
+    options = ["--config-path=c", "--config-name", "ppo.yaml", "hydra.run.dir=.", "--multirun"]
+    groups = ["model_engine=megatron", "actor@actor_rollout_ref.actor=megatron_actor"]
+    parsed = hydra.parse([*options, "+a.b=1", "++c.d=2", "~e.f", *groups, "a.b=3"])
     assert (parsed.path, parsed.name) == ("c", "ppo")
     assert parsed.values == {"c.d": 2, "a.b": 3}
     assert (parsed.added, parsed.deleted) == ({"a.b", "c.d"}, ["e.f"])
@@ -58,7 +57,7 @@ def test_signs_options_and_groups() -> None:
 
 def test_the_last_value_of_a_key_wins_and_another_form_is_refused() -> None:
     assert hydra.parse(["a.b=1", "a.b=2"]).values == {"a.b": 2}
-    with pytest.raises(ConfigError, match="'a.b' is not an override"):
+    with pytest.raises(ConfigError, match=r"'a\.b' is not an override"):
         hydra.parse(["a.b"])
 
 

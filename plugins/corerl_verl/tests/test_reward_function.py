@@ -12,7 +12,8 @@ from corerl_verl.reward_function import VerlBatchManager, verl
 
 FUNCTIONS = """
 async def later(data_source, solution_str, ground_truth, extra_info=None, weight=1.0):
-    return {"score": weight * (solution_str == ground_truth), "acc": solution_str == ground_truth, "pred": solution_str, "why": "x"}
+    right = solution_str == ground_truth
+    return {"score": weight * right, "acc": right, "pred": solution_str, "why": "x"}
 
 
 def plain(data_source, solution_str, ground_truth, extra_info=None):
@@ -57,7 +58,7 @@ def test_a_function_of_a_batch_is_called_once(file: str) -> None:
 
 
 def test_a_missing_file_or_function_is_named(file: str) -> None:
-    with pytest.raises(ConfigError, match="reward.scorer.path: no file ./none.py"):
+    with pytest.raises(ConfigError, match=r"reward\.scorer\.path: no file \./none\.py"):
         VerlFunctionOptions("./none.py").within(1)
-    with pytest.raises(PluginError, match="reward.py:nothing cannot be imported: AttributeError"):
+    with pytest.raises(PluginError, match=r"reward\.py:nothing cannot be imported: AttributeError"):
         score(file, "nothing")

@@ -45,7 +45,7 @@ def test_words_are_expanded_as_in_bash(before: str, word: str, expected: list[st
         ('if [ "$U" = 1 ]; then B=x; elif [[ -z $V && 2 -gt 1 ]]; then B=z; else B=y; fi', "z"),
         ("if nvidia-smi; then B=x; else B=y; fi", "y"),
         (
-            "D=$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)\ncase $D in npu) B=n;; g*) B=g;; esac",
+            "D=$(python3 -c 'import npu' 2>/dev/null && echo npu || echo gpu)\ncase $D in npu) B=n;; g*) B=g;; esac",
             "g",
         ),
         ("f() { B=$1; }\nf q", "q"),

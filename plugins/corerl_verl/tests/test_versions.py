@@ -39,7 +39,7 @@ def test_every_key_of_the_same_name_with_another_default_is_written_or_has_a_rea
     differing = set()
     for version in versions():
         effective = Effective({"rollout.name": "vllm"}, version, engine)
-        for key in map(lambda key: key.removeprefix(PREFIX), defaults(version, engine)):
+        for key in (key.removeprefix(PREFIX) for key in defaults(version, engine)):
             value = effective(key)
             if key in own and key in same and value is not None and value != own[key]:
                 differing.add(key)

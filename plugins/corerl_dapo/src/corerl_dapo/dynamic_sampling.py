@@ -20,7 +20,6 @@ from corerl.errors import RunError
 from corerl_dapo.options import DynamicSamplingOptions
 from corerl_torch.statistics import group_maxima
 
-
 _CORRECTNESS = ("acc", "score_before_penalty")
 
 

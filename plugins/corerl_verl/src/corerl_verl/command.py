@@ -17,6 +17,10 @@ _HEADINGS = {
     "harmless": "left out: no effect on the result",
 }
 _WIDTH = 120
+_ALWAYS = (
+    "# in every command: weight decay acts on weights with two or more dimensions alone, and an evaluation and a\n"
+    "#   checkpoint follow the last step, whatever test_freq and save_freq say (docs/verl.md)"
+)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -26,9 +30,9 @@ _WIDTH = 120
 def from_verl(words: tuple[str, ...], version: str | None, launch: int) -> None:
     """Convert a training of verl to a training config, and print the config.
 
-    Takes the shell script that starts verl.trainer.main_ppo, a YAML config of verl, or the arguments themselves. Nothing
-    of the script is executed. If a default of verl differs from CoreRL's, the config sets it. Comments list the arguments
-    that are kept, changed in meaning, and left out, with reasons.
+    Takes the shell script that starts verl.trainer.main_ppo, a YAML config of verl, or the arguments themselves.
+    Nothing of the script is executed. If a default of verl differs from CoreRL's, the config sets it. Comments list
+    the arguments that are kept, changed in meaning, and left out, with reasons.
     """
     from corerl_verl.sources import converted, read
 
@@ -37,6 +41,7 @@ def from_verl(words: tuple[str, ...], version: str | None, launch: int) -> None:
     echo(f"# read with the defaults of verl {result.version}, engine {result.engine}")
     for line in comments(result.kept, result.remarks):
         echo(line)
+    echo(_ALWAYS)
 
 
 def comments(kept: list[str], remarks: list[Remark]) -> Iterator[str]:

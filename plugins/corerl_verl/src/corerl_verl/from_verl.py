@@ -71,8 +71,8 @@ def _data(conversion: Conversion) -> None:
         conversion.values["data.custom_cls"] = f"./corerl_data.py:{name}"
         conversion.remark(
             f"data.custom_cls={path}:{name}",
-            f"write corerl_data.py: `from corerl_verl.dataset import adapted; from {module} import {name} as Data; {name} "
-            "= adapted(Data)` (docs/verl.md)",
+            f"write corerl_data.py: `from corerl_verl.dataset import adapted; from {module} import {name} as Data; "
+            f"{name} = adapted(Data)` (docs/verl.md)",
         )
     for key in _SECTIONS:
         whole = conversion.take(key, {})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ _OTHERS: Mapping[str, str] = {
     r"main_eval": "evaluation: `corerl eval FILE --scorer ./file.py:function` (docs/evaluation.md)",
     r"model_merger": "a merge of checkpoints: `corerl export CHECKPOINT DIR` (docs/resuming.md)",
     r"data_preprocess": "preparation of data: `corerl prepare NAME --out DIR` (docs/data.md)",
-    r"dpo": "preference training: `corerl dpo` (docs/dpo.md)",
+    r"dpo": "preference training: `corerl dpo` (docs/preference.md)",
     r"main_(prime|spin|sppo|transfer)|recipe\.|dance|flowgrpo|diffusion|flow": "a trainer of its own, without a "
     "counterpart in CoreRL",
 }
@@ -90,7 +91,7 @@ def of_words(words: Sequence[str]) -> Launch:
 def _launches(script: Script, environment: Mapping[str, str]) -> "list[Launch]":
     found: list[Launch] = []
     for words in script.commands:
-        inner = next((word for before, word in zip(words, words[1:], strict=False) if before in ("-c", "-lc")), None)
+        inner = next((word for before, word in pairwise(words) if before in ("-c", "-lc")), None)
         if inner is not None and ("main_" in inner or "verl" in inner):
             variables = Variables(environment, [], script.variables.scalars, script.variables.arrays)
             found += _launches(run(inner, variables), environment)

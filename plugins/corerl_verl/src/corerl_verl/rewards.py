@@ -17,8 +17,8 @@ _BUFFERS = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buf
 _SAME_HERE = {"naive": "parallel", "prime": "parallel", "gdpo": "parallel", "dapo": "parallel", "parallel": "parallel"}
 _METRICS = {"reward": "score", "score": "score", "seq_reward": "score", "seq_final_reward": "score", "acc": "acc"}
 _NO_ENGINE = (
-    "CoreRL's reward model runs in transformers in the controller's process; a reward model behind an engine, in a pool "
-    "of its own, does not exist yet"
+    "CoreRL's reward model runs in transformers in the controller's process; a reward model behind an engine, in a "
+    "pool of its own, does not exist yet"
 )
 
 
@@ -97,7 +97,7 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
         if asked_by_function:
             conversion.remark(
                 shown(f"{section}.enable", True),
-                "the reward function scores alone: CoreRL gives it no reward_router_address yet, so ask a server of yours",
+                "the reward function scores alone: CoreRL gives it no reward_router_address yet; ask a server of yours",
                 "missing",
             )
             continue

@@ -56,8 +56,10 @@ def full(key: str, engine: str = "fsdp") -> str:
 
 
 def guess(keys: Iterable[str], engine: str) -> str:
-    """The newest version that has the most of ``keys``, those without ``+``, of a command; since 0.6 ``rollout.name`` is
-    required."""
+    """The newest version that has the most of ``keys``, those of a command without ``+``.
+
+    Since 0.6, ``rollout.name`` is required.
+    """
     wanted = {full(key) for key in keys}
     best, fewest = versions()[-1], None
     for version in reversed(versions()):
