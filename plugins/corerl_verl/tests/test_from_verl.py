@@ -18,6 +18,8 @@ from corerl.contracts.options import selects_part
 from corerl.registry.modules import load_file
 from corerl_verl.from_verl import from_verl
 from corerl_verl.keys import TABLE
+from corerl_verl.options import VerlFunctionOptions
+from corerl_verl.reward_function import verl
 
 ROOT = Path(__file__).parents[3]
 KEYS = dotted_keys(TrainConfig)
@@ -292,4 +294,4 @@ def test_the_page_has_the_present_tables() -> None:
 def test_the_reward_function_of_the_page_scores(tmp_path: Path) -> None:
     file = tmp_path / "my_reward.py"
     file.write_text((ROOT / "docs" / "verl.md").read_text().split("```python\n")[1].split("```")[0])
-    assert load_file(str(file)).score("so it is 4", "4", "x", {}) == 1.0
+    assert verl("so it is 4", "4", "x", {}, VerlFunctionOptions(str(file))) == 1.0
