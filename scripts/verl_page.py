@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from corerl.config.load import load
-from corerl.contracts.config import TrainConfig
 from corerl_verl.algorithms import ESTIMATORS, LOSSES, VerlPart
-from corerl_verl.from_verl import DEFAULTS
-from corerl_verl.keys import TABLE
+from corerl_verl.from_verl import WRITTEN, default_values
+from corerl_verl.keys import TABLE, verl_key
+from corerl_verl.left_out import HARMLESS, MISSING
+from corerl_verl.versions import Effective, versions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "verl.md"
 MARK = "## Defaults that differ\n"
@@ -21,13 +21,7 @@ MARK = "## Defaults that differ\n"
 
 def render(page: str) -> str:
     """The page with new tables."""
-    config = load(TrainConfig, None, ["model.path=x"])
-    lines = [page.partition(MARK)[0] + MARK, "| key | verl | CoreRL |", "|---|---|---|"]
-    for key, default in DEFAULTS.items():
-        own: object = config
-        for part in key.split("."):
-            own = getattr(own, part)
-        lines.append(f"| `{key}` | {_code(default)} | {_code(own)} |")
+    lines = [page.partition(MARK)[0] + MARK, *_defaults()]
     lines += ["", *_parts("Policy losses", "loss_mode", LOSSES), *_parts("Advantage estimators", "name", ESTIMATORS)]
     lines += [
         "## Keys",
@@ -41,7 +35,24 @@ def render(page: str) -> str:
     for row in TABLE:
         here = ", ".join(f"`{_shown(key)}`" for key in row.here) or "none"
         lines.append(f"| `{_shown(row.verl)}` | {here} | {row.note} |")
+    for title, table in (("Keys without an effect", HARMLESS), ("Features that CoreRL does not have", MISSING)):
+        lines += ["", f"## {title}", "", "| key of verl | reason |", "|---|---|"]
+        lines += [f"| `{_shown(pattern)}` | {reason} |" for pattern, reason in table]
     return "\n".join(lines) + "\n"
+
+
+def _defaults() -> Iterator[str]:
+    """Keys whose default differs, with verl's values from its oldest to its newest version."""
+    yield from ("| key | verl, versions " + ", ".join(versions()) + " | CoreRL |", "|---|---|---|")
+    own = default_values()
+    for key in WRITTEN:
+        row = verl_key(key)
+        here = row.here[0] if row else key
+        values = [Effective({}, version, "fsdp")(key) for version in versions()]
+        distinct = [value for index, value in enumerate(values) if not index or value != values[index - 1]]
+        present = own.get(here)
+        shown = ", then ".join(_code(value) for value in distinct if value is not None)
+        yield f"| `{here}` | {shown} | {'required' if here == 'model.path' else _code(present)} |"
 
 
 def _parts(title: str, column: str, parts: Mapping[str, VerlPart]) -> Iterator[str]:

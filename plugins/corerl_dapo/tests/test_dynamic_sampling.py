@@ -65,8 +65,21 @@ def test_a_component_can_decide() -> None:
 
 def test_an_unknown_component_names_the_known_ones() -> None:
     batch = inputs([1.0], [0], length_ok=[1], accuracy=[1])
-    with pytest.raises(RunError, match=r"metric 'acc' is no component .*; known: score, accuracy, length_ok$"):
-        dynamic_sampling(batch, DynamicSamplingOptions(metric="acc"))
+    with pytest.raises(RunError, match=r"metric 'accu' is no component .*; known: score, accuracy, length_ok$"):
+        dynamic_sampling(batch, DynamicSamplingOptions(metric="accu"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ({}, True),  # the score itself
+        ({"score_before_penalty": [1.0, 1.0]}, False),  # lengths differ, answers do not
+        ({"acc": [1.0, 0.0], "score_before_penalty": [1.0, 1.0]}, True),
+    ],
+)
+def test_acc_is_correctness_before_a_penalty_as_in_verl(parts: dict[str, list[float]], kept: bool) -> None:
+    found = dynamic_sampling(inputs([1.0, 0.5], [0, 0], **parts), DynamicSamplingOptions(metric="acc"))
+    assert found.tolist() == [kept, kept]
 
 
 def test_it_agrees_with_sets_on_a_random_batch() -> None:

@@ -16,8 +16,10 @@ from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import selects_part
 from corerl.registry.modules import load_file
-from corerl_verl.from_verl import DEFAULTS, from_verl
+from corerl_verl.from_verl import from_verl
 from corerl_verl.keys import TABLE
+from corerl_verl.options import VerlFunctionOptions
+from corerl_verl.reward_function import verl
 
 ROOT = Path(__file__).parents[3]
 KEYS = dotted_keys(TrainConfig)
@@ -44,7 +46,7 @@ def takes_options(key: str) -> bool:
     return selects_part(hint) or dict in map(typing.get_origin, (hint, *typing.get_args(hint)))
 
 
-@pytest.mark.parametrize("key", sorted({here for row in TABLE for here in row.here} | set(DEFAULTS)))
+@pytest.mark.parametrize("key", sorted({here for row in TABLE for here in row.here}))
 def test_what_stands_for_a_key_of_verl_is_a_key_or_an_option(key: str) -> None:
     parts = key.split(".")
     assert key in KEYS or any(takes_options(".".join(parts[:end])) for end in range(1, len(parts)))
@@ -66,24 +68,26 @@ def test_a_command_becomes_a_config_with_verls_defaults_and_reasons_for_what_is_
     )
     assert config.actor.strategy == {"name": "fsdp", "param_offload": True, "ulysses_sequence_parallel_size": 4}
     assert config.actor.policy_loss == {"name": "vanilla", "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}
-    assert config.critic.path == "other"
     assert (config.rollout.name, config.rollout.options) == ("sglang", {"gpu_memory_utilization": 0.4})
-    assert config.ref.log_prob_max_token_len_per_gpu == 30000
-    assert config.reward.scorer == "./reward.py:mine"
+    assert config.reward.scorer == {"name": "verl", "path": "./reward.py", "function": "mine"}
     assert config.tracking.loggers == ["console", "tensorboard"]
     assert (config.runtime.name, config.runtime.nnodes, config.trainer.val_before_train) == ("ray", 2, False)
+    assert config.runtime.options == {"address": "auto"}
     assert (config.rollout.n, config.actor.use_dynamic_bsz, config.runtime.n_gpus_per_node) == (1, False, 8)
-    clip, packed, reference, micro_batches, unknown = remarks
-    assert clip == (
-        "actor.clip_ratio=0.1: written as clip_ratio_low and clip_ratio_high; today's verl reads "
-        "clip_ratio only if those are null, and clips at their default of 0.2"
-    )
-    assert packed.startswith("model.use_remove_padding=True: ")
-    assert reference.startswith("ref.fsdp_config.param_offload=True: the reference has the strategy of the actor")
-    assert micro_batches.startswith(
-        "rollout.log_prob_use_dynamic_bsz=True, rollout.log_prob_max_token_len_per_gpu=9: log-probs are computed in "
-    )
-    assert unknown == "trainer.balance=True: there is no such key"
+    assert config.model.enable_gradient_checkpointing is True
+    assert remarks == [
+        "actor.clip_ratio=0.1: written as clip_ratio_low and clip_ratio_high; today's verl reads clip_ratio only if "
+        "those are null, and clips at their default of 0.2",
+        "trainer.nnodes=2: joins the Ray cluster of this machine: `ray start` on each first, as for verl",
+        "trainer.balance=True: there is no such key",
+        "critic.model.path=other: advantage estimator grpo has no critic",
+        "ref.fsdp_config.param_offload=True, ref.log_prob_max_token_len_per_gpu=30000: the command has no KL penalty, "
+        "so no reference",
+        "rollout.log_prob_use_dynamic_bsz=True, rollout.log_prob_max_token_len_per_gpu=9: the size of micro-batches "
+        "changes no result; CoreRL computes log-probs and values in those of updates",
+        "model.use_remove_padding=True: rows are packed (fsdp: actor.strategy.use_remove_padding)",
+        "trainer.default_hdfs_dir=null: set trainer.output_dir to a mounted folder",
+    ]
 
 
 def convert(*arguments: str) -> tuple[TrainConfig, list[str]]:
@@ -237,7 +241,8 @@ def test_verls_newer_names_of_engine_and_reward() -> None:
         "reward.custom_reward_function.name=g",
         "reward.reward_manager.name=naive",
     )
-    assert (config.actor.strategy, config.reward.scorer, config.reward.manager) == ("megatron", "./f.py:g", "naive")
+    scorer = {"name": "verl", "path": "./f.py", "function": "g"}
+    assert (config.actor.strategy, config.reward.scorer, config.reward.manager) == ("megatron", scorer, "parallel")
     assert (config.reward.scorers, remarks) == ({}, [])
 
 
@@ -251,7 +256,7 @@ def test_the_name_of_megatrons_config_selects_it_and_its_options_follow() -> Non
         ]
     )
     strategy = {"name": "megatron", "tensor_model_parallel_size": 2, "recompute_granularity": "full"}
-    assert values["actor"]["strategy"] == strategy
+    assert values["actor"]["strategy"] == {**strategy, "sequence_parallel": True}  # verl's default
 
 
 def test_verls_names_of_values_become_corerls() -> None:
@@ -289,4 +294,4 @@ def test_the_page_has_the_present_tables() -> None:
 def test_the_reward_function_of_the_page_scores(tmp_path: Path) -> None:
     file = tmp_path / "my_reward.py"
     file.write_text((ROOT / "docs" / "verl.md").read_text().split("```python\n")[1].split("```")[0])
-    assert load_file(str(file)).score("so it is 4", "4", "x", {}) == 1.0
+    assert verl("so it is 4", "4", "x", {}, VerlFunctionOptions(str(file))) == 1.0

@@ -40,7 +40,7 @@ def test_a_key_of_nobody_below_verls_prefix_is_answered_by_the_sections_keys() -
 @pytest.mark.parametrize("command", [["config", "show"], ["train"], ["check"]])
 def test_commands_name_corerls_key(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text("model: {path: m}\ntrainer: {logger: [console]}\n")
+    file.write_text("model: {path: ./no_such_folder}\ntrainer: {logger: [console]}\n")
     assert run([*command, str(file)]) == 2
     printed = capsys.readouterr()
     assert "trainer.logger: unknown key; verl's key is tracking.loggers in CoreRL: a list" in printed.out + printed.err

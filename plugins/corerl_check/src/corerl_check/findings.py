@@ -6,6 +6,7 @@ from typing import get_args
 from corerl.errors import ConfigError, CoreRLError, UntrustedError
 from corerl_check.contract import Finding, Severity
 from corerl_check.problems import problem_of
+from corerl_check.remedies import of_key
 
 
 def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Finding:
@@ -13,7 +14,7 @@ def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Fi
     problem = problem_of(sentence)
     if problem is None:
         if not remedy and severity != "note":
-            remedy = f"Change {key}: `corerl config show` lists its values." if key else "Change what it names."
+            remedy = of_key(key) or "Correct what the sentence names, and check again."
         return Finding(severity, key, sentence, remedy)
     return Finding(severity, key, sentence, remedy or problem.remedy, problem.name)
 

@@ -8,7 +8,8 @@ Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 11: 0 < number of correct resp
 both conditions are equal. Equality is exact. A group with fewer than two scored responses is dropped.
 
 The paper's metric is correctness. The reward manager ``dapo`` shapes scores by length, so the scores of correct
-responses differ: use its component ``score_before_penalty``.
+responses differ: use its component ``score_before_penalty``, or ``acc``, as in verl: the component ``acc`` of the
+scorer if it has one, else ``score_before_penalty`` if the manager has it, else the score.
 """
 
 import torch
@@ -18,6 +19,8 @@ from corerl.contracts.batch_filters import FilterInputs
 from corerl.errors import RunError
 from corerl_dapo.options import DynamicSamplingOptions
 from corerl_torch.statistics import group_maxima
+
+_CORRECTNESS = ("acc", "score_before_penalty")
 
 
 def dynamic_sampling(inputs: FilterInputs, options: DynamicSamplingOptions) -> Tensor:
@@ -34,6 +37,8 @@ def dynamic_sampling(inputs: FilterInputs, options: DynamicSamplingOptions) -> T
 
 def metric_values(inputs: FilterInputs, name: str) -> Tensor:
     """(B,) float."""
+    if name == "acc":
+        name = next((each for each in _CORRECTNESS if each in inputs.components), "score")
     if name == "score":
         return inputs.scores
     if name not in inputs.components:

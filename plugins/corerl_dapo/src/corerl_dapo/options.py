@@ -8,7 +8,11 @@ from corerl import option
 
 @dataclass(frozen=True)
 class DynamicSamplingOptions:
-    metric: str = option("score", "what must differ within a group: score, or the name of a component of the scores")
+    metric: str = option(
+        "score",
+        "what must differ within a group: score, the name of a component of the scores, or acc: the scorer's acc, else "
+        "the score before a penalty",
+    )
 
 
 @dataclass(frozen=True)

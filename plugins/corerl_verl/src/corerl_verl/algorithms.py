@@ -164,7 +164,8 @@ def _select(conversion: Conversion, key: str, kind: str, parts: Mapping[str, Ver
     if part is None:
         sentence = f"CoreRL has no {kind} of verl by this name; a file or a plugin must give it, and its options"
         for argument in (f"{key}={name}", *(f"{verl}={value}" for verl, value in given.items())):
-            conversion.remark(argument, sentence)
+            conversion.remark(argument, sentence, "missing")
+        conversion.drop_section(key, sentence, "missing")
         return None
     for read in part.reads:
         value = given.pop(read.verl, None)
@@ -175,7 +176,7 @@ def _select(conversion: Conversion, key: str, kind: str, parts: Mapping[str, Ver
             conversion.values[read.here] = read.most if above else value
     for verl, value in given.items():
         if value is not None:
-            conversion.remark(f"{verl}={value}", f"verl's {kind} {name} does not read it either")
+            conversion.remark(f"{verl}={value}", f"verl's {kind} {name} does not read it either", "harmless")
     if part.note:
         conversion.remark(f"{key}={name}", part.note)
     return part
@@ -201,7 +202,7 @@ def _of_bypass(conversion: Conversion, asked: str) -> str:
     """The loss that verl runs: in bypass mode the one of ``loss_type``, for every loss_mode."""
     if asked == "bypass_mode":
         conversion.given[_BYPASS] = True
-    if not is_true(conversion.given.get(_BYPASS)):
+    if not is_true(conversion.given.get(_BYPASS)) or (conversion.trainer_v1 and asked != "bypass_mode"):
         return asked
     section = _BYPASS.rpartition(".")[0]
     kind = str(conversion.given.get(f"{section}.loss_type") or "ppo_clip")

@@ -28,6 +28,11 @@ def rollout_correction(conversion: Conversion) -> None:
         conversion.values[f"{SECTION}.bypass_mode"] = True
     weights = _weights(conversion, section)
     rules = _rules(conversion, section)
+    if bypass and conversion.trainer_v1 and (rules or weights.get("rollout_is") not in (None, "none")):
+        conversion.remark(
+            f"{SECTION}.bypass_mode=True", "verl's trainer v1 neither weighs nor rejects in this mode: both left out"
+        )
+        weights, rules = {}, {}
     if bypass and not reinforce and weights.get("rollout_is") not in (None, "none"):
         conversion.remark(
             f"{SECTION}.rollout_is={weights['rollout_is']}",
@@ -51,7 +56,7 @@ def rollout_correction(conversion: Conversion) -> None:
         conversion.values[f"{SECTION}.rollout_rs"] = rules
     for name, value in section.items():
         if value is not None:
-            conversion.remark(f"{SECTION}.{name}={value}", "there is no such key")
+            conversion.remark(f"{SECTION}.{name}={value}", "there is no such key", "unknown")
 
 
 def _loss(conversion: Conversion) -> Any:

@@ -1,128 +1,277 @@
-"""Conversion of the arguments of ``verl.trainer.main_ppo`` to a training config."""
+"""Conversion of a training of verl to a training config."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+from dataclasses import fields
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
 
-from corerl.config.load import assign, parse_override
+from corerl.config.load import assign
 from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
+from corerl_verl import hydra
 from corerl_verl.algorithms import advantage_estimator, kl_controller, policy_loss
-from corerl_verl.conversion import Conversion, is_number, is_true
+from corerl_verl.batches import batch_sizes, micro_batches, schedules
+from corerl_verl.conversion import Conversion, Remark, is_true, shown
 from corerl_verl.correction import rollout_correction
+from corerl_verl.engines import engine, experts, sampling
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
-from corerl_verl.rewards import reward_manager, scorers
+from corerl_verl.left_out import left_out
+from corerl_verl.rewards import dynamic_sampling, rewards
+from corerl_verl.strategies import strategies
+from corerl_verl.trainer import checkpoints, frequencies, resuming, run, stale, trackers
+from corerl_verl.versions import Effective, defaults, full, guess
 
-DEFAULTS: dict[str, Any] = {
-    "data.train_batch_size": 1024,
-    "data.filter_overlong_prompts": False,
-    "algorithm.adv_estimator": "gae",
-    "algorithm.kl_penalty": "kl",
-    "actor.strategy": "fsdp",
-    "actor.ppo_mini_batch_size": 256,
-    "actor.use_dynamic_bsz": False,
-    "rollout.name": "vllm",
-    "rollout.n": 1,
-    "rollout.tensor_model_parallel_size": 2,
-    "runtime.n_gpus_per_node": 8,
-    "trainer.total_epochs": 30,
-}
-"""verl's defaults that differ from CoreRL's, by CoreRL's keys"""
+WRITTEN = (
+    "model.path",
+    "model.enable_gradient_checkpointing",
+    "data.train_files",
+    "data.val_files",
+    "data.train_batch_size",
+    "data.filter_overlong_prompts",
+    "algorithm.kl_penalty",
+    "actor.ppo_mini_batch_size",
+    "actor.use_dynamic_bsz",
+    "actor.entropy_coeff",
+    "critic.model.path",
+    "critic.optim.lr",
+    "critic.ppo_max_token_len_per_gpu",
+    "rollout.n",
+    "rollout.tensor_model_parallel_size",
+    "trainer.n_gpus_per_node",
+    "trainer.total_epochs",
+    "trainer.test_freq",
+    "trainer.project_name",
+    "trainer.experiment_name",
+)
+"""keys whose default of verl is written if it differs from CoreRL's; rules write those of parts and their options"""
 
 _VALUES: dict[str, dict[Any, Any]] = {
-    "actor.strategy": {"fsdp2": "fsdp"},
-    "critic.strategy": {"fsdp2": "fsdp"},
-    "model.dtype": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
     "actor.kl_loss_type": {"k2+": "k2", "mse+": "mse"},
     "algorithm.kl_penalty": {"k2+": "k2", "mse+": "mse"},
-    "rollout.options.load_format": {"dummy_dtensor": "dummy", "dummy_megatron": "dummy", "dummy_hf": "dummy"},
 }
 """key -> CoreRL's names of some of verl's values"""
 
-_JOINED = {
-    "custom_reward_function": ("reward.scorer", "compute_score"),
-    "reward.custom_reward_function": ("reward.scorer", "compute_score"),
-    "data.custom_cls": ("data.custom_cls", ""),
-}
-"""sections with ``path`` and ``name`` -> the key for both, and verl's default name"""
+_LISTS = ("data.train_files", "data.val_files")
+_SECTIONS = ("data.apply_chat_template_kwargs",)
+"""keys whose values are mappings of the user's own names"""
 
-_LISTS = ("data.train_files", "data.val_files", "tracking.loggers")
-
-_SECTIONS = ("actor.policy_loss", "algorithm.rollout_correction")
-"""keys that may be given as mappings"""
-
-_NO_LIMIT = 1_000_000
-"""generated batches of a step"""
+_UNSET = re.compile(r"\$\{?[A-Za-z_]\w*|\$\(")
+_TEXTS = re.compile(r"(path|_files|project_name|experiment_name|_dir)$")
+"""keys whose text may hold a variable"""
+_KNOWN_NAMES = re.compile(r"(ppo|dapo|fully_async|one_step_off|entropy|fapo)\w*(trainer)?|rollout_corr\w*")
+_ENGINE_GROUPS = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
 
 
-def _dynamic_sampling(conversion: Conversion) -> None:
-    """verl's default for ``max_num_gen_batches``, 0, is no limit."""
-    key = "algorithm.filter_groups.max_num_gen_batches"
-    limit = conversion.given.get(key)
-    if is_true(conversion.given.get("algorithm.filter_groups.enable")) and (limit is None or is_number(limit, most=0)):
-        conversion.given[key] = _NO_LIMIT
+def _data(conversion: Conversion) -> None:
+    """A class for the data, which needs three lines of its own, and arguments of the chat template."""
+    path, name = conversion.take("data.custom_cls.path"), conversion.take("data.custom_cls.name")
+    if path is not None:
+        module = re.sub(r"\W", "_", str(path).rpartition("/")[2].removesuffix(".py"))
+        conversion.values["data.custom_cls"] = f"./corerl_data.py:{name}"
+        conversion.remark(
+            f"data.custom_cls={path}:{name}",
+            f"write corerl_data.py: `from corerl_verl.dataset import adapted; from {module} import {name} as Data; "
+            f"{name} = adapted(Data)` (docs/verl.md)",
+        )
+    for key in _SECTIONS:
+        whole = conversion.take(key, {})
+        mapping = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(key)
+        if mapping:
+            conversion.values[key] = mapping
+
+
+def _log_probs(conversion: Conversion) -> None:
+    """``use_rollout_log_probs`` is bypass mode; a KL loss of weight 0 only measures."""
+    used = conversion.take("actor.use_rollout_log_probs")
+    if is_true(used):
+        conversion.given.setdefault("algorithm.rollout_correction.bypass_mode", True)
+    key, weight = "actor.use_kl_loss", conversion.effective("actor.kl_loss_coef")
+    if is_true(conversion.given.get(key)) and weight == 0:
+        conversion.drop(key, "a KL loss of kl_loss_coef=0 changes no update; verl only measures it", "changed")
 
 
 RULES: tuple[Callable[[Conversion], None], ...] = (
-    scorers,
-    reward_manager,
+    _log_probs,
+    batch_sizes,
+    stale,
+    rewards,
     policy_loss,
     advantage_estimator,
     kl_controller,
     rollout_correction,
-    _dynamic_sampling,
+    dynamic_sampling,
+    _data,
+    sampling,
+    experts,
+    engine,
+    schedules,
+    strategies,
+    micro_batches,
+    run,
+    frequencies,
+    resuming,
+    trackers,
+    checkpoints,
 )
 """Conversions of several keys together, in this order. The remaining keys are converted one by one."""
 
 
+class Converted(NamedTuple):
+    """A converted command.
+
+    Attributes:
+        values: nested values of a training config.
+        kept: arguments without a remark.
+        remarks: about all others.
+        version: of verl, whose defaults the command is read with.
+        engine: of verl: fsdp or megatron.
+    """
+
+    values: dict[str, Any]
+    kept: list[str]
+    remarks: list[Remark]
+    version: str
+    engine: str
+
+
 def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Nested values of a training config, and sentences about the arguments that lose or change their meaning.
+    """Nested values of a training config, and the sentences of its remarks, for Hydra's arguments."""
+    converted = convert(hydra.parse(arguments))
+    return converted.values, list(map(str, converted.remarks))
+
+
+def convert(arguments: hydra.Arguments, module: str = "verl.trainer.main_ppo", version: str | None = None) -> Converted:
+    """Convert parsed arguments.
 
     Args:
-        arguments: Hydra's, ``key=value`` with or without a leading ``+``; of options only ``--config-name`` is used.
-
-    Raises:
-        ConfigError: an argument has another form.
+        module: of verl, that the command starts.
+        version: of verl, such as 0.9; None: the newest with the command's keys.
     """
-    conversion = Conversion(_given(arguments))
-    megatron = any(argument.startswith("--config-name") and "megatron" in argument for argument in arguments)
-    if conversion.given.get("model_engine") in ("fsdp", "megatron"):
-        megatron = conversion.given.pop("model_engine") == "megatron"
-    conversion.values |= {**DEFAULTS, "actor.strategy": "megatron" if megatron else "fsdp", "runtime.name": "ray"}
+    kind, remarks = _engine(arguments, module)
+    added = {key.removeprefix(PREFIX) for key in arguments.added}
+    given = _given(arguments, kind)
+    version = version or guess((key for key in given if key not in added), kind)
+    conversion = Conversion(dict(given), Effective(given, version, kind), module=module)
+    for remark in remarks:
+        conversion.remark(*remark)
+    _unset(conversion)
     for rule in RULES:
         rule(conversion)
-    _joined(conversion)
-    if conversion.given.get("trainer.resume_mode") == "resume_path":
-        del conversion.given["trainer.resume_mode"]  # trainer.resume_from_path means the same
-    for key, value in conversion.given.items():
-        if value is None and key in ALIASES:
-            continue
-        targets = _targets(key)
-        conversion.values |= dict.fromkeys(targets, value)
-        if not targets and value is not None:
-            conversion.remark(f"{key}={value}", _reason(key))
-    return _nested(conversion.values), conversion.remarks
+    _one_by_one(conversion)
+    _defaults(conversion)
+    touched = {argument.partition("=")[0] for remark in conversion.remarks for argument in remark.arguments}
+    kept = [key for key in given if key not in touched]
+    return Converted(_nested(conversion.values), kept, conversion.remarks, version, kind)
 
 
-def _given(arguments: Sequence[str]) -> dict[str, Any]:
-    """verl's key, without its prefix, -> value."""
+def _engine(arguments: hydra.Arguments, module: str) -> tuple[str, list[tuple[str, str, Any]]]:
+    """verl's engine from the config's name, the groups or the strategy; and remarks."""
+    remarks: list[tuple[str, str, Any]] = []
+    name = arguments.name or ""
+    megatron = "megatron" in name or "megatron" in module
+    if name and not _KNOWN_NAMES.fullmatch(name):
+        remarks.append(
+            (f"--config-name={name}", "the values of this file are not known here: give the file, too", "changed")
+        )
+    for group, choice in arguments.groups.items():
+        if group == "model_engine":
+            megatron = choice == "megatron"
+            if choice not in _ENGINE_GROUPS:
+                remarks.append(
+                    (f"{group}={choice}", f"CoreRL has no strategy '{choice}' yet; written as fsdp", "missing")
+                )
+        elif "@" in group or "/" in group:
+            megatron = megatron or "megatron" in str(choice)
+            if not any(part in str(choice) for part in ("megatron", "dp_", "fsdp", "rollout", "hf_model", "legacy")):
+                remarks.append(
+                    (f"{group}={choice}", "a group of the user's own: its values are not known here", "changed")
+                )
+    strategy = arguments.values.get(f"{PREFIX}actor.strategy")
+    if strategy in ("megatron", "fsdp", "fsdp2"):
+        megatron = strategy == "megatron"
+    return "megatron" if megatron else "fsdp", remarks
+
+
+def _given(arguments: hydra.Arguments, kind: str) -> dict[str, Any]:
+    """verl's key, without its prefix, -> value; mappings of verl's own sections by key."""
     given: dict[str, Any] = {}
-    for argument in arguments:
-        if argument.lstrip("-").startswith("config-"):
+    groups = {name: value for name, value in arguments.groups.items() if not re.search("[@/]|^model_engine$", name)}
+    for key, value in [*groups.items(), *arguments.values.items()]:
+        entries = {key: value}
+        if isinstance(value, Mapping) and value and _is_section(key, kind):
+            entries = hydra.flat(value, key)
+        for name, entry in entries.items():
+            given.pop(name.removeprefix(PREFIX), None)
+            given[name.removeprefix(PREFIX)] = entry
+    return given | {key.removeprefix(PREFIX): None for key in arguments.deleted}
+
+
+def _is_section(key: str, kind: str) -> bool:
+    known = defaults("0.9", kind)
+    return key not in known and any(other.startswith(f"{full(key)}.") for other in known)
+
+
+def _unset(conversion: Conversion) -> None:
+    """Values with a variable that is set nowhere: a path or a name keeps it, another value is left out."""
+    for key, value in list(conversion.given.items()):
+        parts = value if isinstance(value, list) else [value]
+        if not any(isinstance(part, str) and _UNSET.search(part) for part in parts):
             continue
-        key, value = parse_override(argument.lstrip("+-"))
-        key = key.removeprefix(PREFIX)
-        if key in _SECTIONS and isinstance(value, Mapping):
-            given |= {f"{key}.{name}": each for name, each in value.items()}
+        default = conversion.effective.default(key)
+        if not _TEXTS.search(key) and default is not None:
+            conversion.drop(key, "has a variable that is set nowhere; verl's default is written", "changed")
+            conversion.effective.forget(key)
         else:
-            given[key] = value
-    return given
+            conversion.remark(
+                shown(key, value), "has a variable that is set nowhere: set it before, or write the value"
+            )
 
 
-def _joined(conversion: Conversion) -> None:
-    for section, (key, name) in _JOINED.items():
-        path, name = conversion.take(f"{section}.path"), conversion.take(f"{section}.name", name)
-        if path is not None:
-            conversion.values[key] = f"{path}:{name}"
+def _one_by_one(conversion: Conversion) -> None:
+    for key, value in list(conversion.given.items()):
+        targets = _targets(key)
+        if targets and value is None:
+            continue
+        for target in targets:
+            conversion.values.setdefault(target, value)
+        if not targets:
+            kind, reason = left_out(conversion, key)
+            row = verl_key(key)
+            conversion.drop(
+                key, row.note if row and kind == "unknown" else reason, "missing" if row and kind == "unknown" else kind
+            )
+
+
+def _defaults(conversion: Conversion) -> None:
+    """Write verl's defaults that differ from CoreRL's."""
+    present = default_values()
+    for key in WRITTEN:
+        if key.startswith("critic.") and not conversion.has_critic:
+            continue
+        for target in _targets(key):
+            value = _value(target, conversion.effective(key))
+            if value is not None and target not in conversion.values and value != present.get(target):
+                conversion.values[target] = value
+
+
+@cache
+def default_values() -> dict[str, Any]:
+    """CoreRL's key -> default."""
+    found: dict[str, Any] = {}
+
+    def add(cls: type[Any], path: str) -> None:
+        for each in fields(cls):
+            hint, key = get_type_hints(cls)[each.name], f"{path}{each.name}"
+            if hasattr(hint, "__dataclass_fields__"):
+                add(hint, f"{key}.")
+            elif callable(each.default_factory):
+                found[key] = each.default_factory()
+            else:
+                found[key] = each.default
+
+    add(TrainConfig, "")
+    return found | {"critic.optim.lr": 1e-5}
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,12 +285,12 @@ def _targets(key: str) -> tuple[str, ...]:
     row = verl_key(key)
     if row is not None:
         return row.here
-    return (key,) if key in dotted_keys(TrainConfig) else ()
+    return (key,) if key in _keys() or key in ALIASES.values() else ()
 
 
-def _reason(key: str) -> str:
-    row = verl_key(key)
-    return row.note if row else "there is no such key"
+@cache
+def _keys() -> frozenset[str]:
+    return frozenset(dotted_keys(TrainConfig))
 
 
 def _value(key: str, value: Any) -> Any:

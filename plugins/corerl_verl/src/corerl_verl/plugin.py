@@ -7,11 +7,34 @@ from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
     from corerl.contracts.commands import Command
+    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.scorers import Scorer
 
 
 @hookimpl
 def register_commands(register: "Register[Command]") -> None:
     register("config.from-verl", "corerl_verl.command:from_verl", summary="Convert a verl command to a config.")
+
+
+@hookimpl
+def register_scorers(register: "Register[Scorer]") -> None:
+    register(
+        "verl",
+        "corerl_verl.reward_function:verl",
+        options="corerl_verl.options:VerlFunctionOptions",
+        summary="a reward function of verl: compute_score(data_source, solution_str, ground_truth, extra_info=None)",
+    )
+
+
+@hookimpl
+def register_reward_managers(register: "Register[RewardManagerFactory]") -> None:
+    register(
+        "verl_batch",
+        "corerl_verl.reward_function:VerlBatchManager",
+        options="corerl_verl.options:VerlBatchOptions",
+        summary="a reward function of verl for a whole batch (reward_manager=batch)",
+        scores_alone=True,
+    )
 
 
 @hookimpl

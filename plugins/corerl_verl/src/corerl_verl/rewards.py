@@ -1,49 +1,171 @@
-"""verl's rewards: scorers with other defaults, and the reward manager ``dapo``."""
+"""verl's rewards: scorers with other defaults, reward functions, reward models, and the reward manager ``dapo``."""
 
 from typing import Any
 
-from corerl_verl.conversion import Conversion, is_true
+from corerl_verl.conversion import Conversion, is_number, is_true, shown
 
 MATH_DAPO: dict[str, Any] = {"name": "math_dapo", "wrong_score": -1.0, "fallback_to_boxed": True}
 """verl's ``math_dapo``: 1 or -1, and a response without a line ``Answer:`` is judged by its last box"""
 
 MATH_DAPO_SOURCES = ("aime*", "math", "math_dapo", "math_dapo_*")
 
-_OWN_REWARDS = ("custom_reward_function.path", "reward.custom_reward_function.path")
-_REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
-_MANAGERS = ("reward_model.reward_manager", "reward.reward_manager.name")
+_FUNCTIONS = ("custom_reward_function", "reward.custom_reward_function")
+_MODELS = ("reward_model", "reward.reward_model")
+_MANAGERS = ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
 _KWARGS = ("reward_model.reward_kwargs", "reward.reward_kwargs")
-_BUFFERS = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buffer")
-_SAME_HERE = {"prime": "parallel", "gdpo": "parallel"}
+_BUFFERS = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buffer", "reward.overlong_buffer")
+_SAME_HERE = {"naive": "parallel", "prime": "parallel", "gdpo": "parallel", "dapo": "parallel", "parallel": "parallel"}
+_METRICS = {"reward": "score", "score": "score", "seq_reward": "score", "seq_final_reward": "score", "acc": "acc"}
+_NO_ENGINE = (
+    "CoreRL's reward model runs in transformers in the controller's process; a reward model behind an engine, in a "
+    "pool of its own, does not exist yet"
+)
 
 
-def scorers(conversion: Conversion) -> None:
-    """Give verl's options to the scorer of ``math_dapo``'s data sources, unless another reward scores them."""
-    given = conversion.given
-    own = any(given.get(key) is not None for key in _OWN_REWARDS)
-    if not own and not any(is_true(given.get(key)) for key in _REWARD_MODELS):
+def rewards(conversion: Conversion) -> None:
+    """The function, model or scorers that score, and the manager."""
+    function = _function(conversion)
+    model = _reward_model(conversion, function is not None)
+    names = [str(name) for name in map(conversion.take, _MANAGERS) if name is not None]
+    name = names[-1] if names else "naive"
+    buffer, longest = _buffer(conversion)
+    if model is not None:
+        conversion.values |= model
+        return
+    if name == "batch" and function is not None:
+        conversion.values["reward.manager"] = {**function, "name": "verl_batch"}
+        return
+    if function is not None:
+        conversion.values["reward.scorer"] = function
+    else:
         conversion.values["reward.scorers"] = {source: dict(MATH_DAPO) for source in MATH_DAPO_SOURCES}
+    if name == "dapo" and is_true(buffer.get("enable")):
+        _dapo(conversion, buffer, longest)
+        return
+    if name not in _SAME_HERE and name != "batch":
+        conversion.remark(f"reward_manager={name}", "CoreRL has no such reward manager; written as parallel", "missing")
+    if names:
+        conversion.values["reward.manager"] = _SAME_HERE.get(name, "parallel")
 
 
-def reward_manager(conversion: Conversion) -> None:
-    """Convert the manager; ``dapo`` without an enabled buffer changes no score, and becomes ``parallel``."""
-    names = [name for name in map(conversion.take, _MANAGERS) if name is not None]
-    if not names:
-        return
-    if names[-1] != "dapo":
-        conversion.values["reward.manager"] = _SAME_HERE.get(names[-1], names[-1])
-        return
+def _function(conversion: Conversion) -> dict[str, Any] | None:
+    """Options of the scorer ``verl``: file, function and fixed arguments."""
+    found: dict[str, Any] | None = None
+    for section in _FUNCTIONS:
+        path = conversion.take(f"{section}.path")
+        name = conversion.take(f"{section}.name", "compute_score")
+        kwargs = dict(conversion.take(f"{section}.reward_kwargs", {}))
+        kwargs |= conversion.take_section(f"{section}.reward_kwargs")
+        if path is not None:
+            found = {"name": "verl", "path": path, "function": name}
+            if kwargs:
+                found["kwargs"] = _nested(kwargs)
+    return found
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, last = key.split(".")
+        place = result
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return result
+
+
+def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, Any] | None:
+    """The reward manager ``model`` for an enabled reward model; its section is consumed.
+
+    Args:
+        asked_by_function: a function scores, and may ask the model through verl's router.
+    """
+    for section in _MODELS:
+        enabled, path = conversion.take(f"{section}.enable"), None
+        for key in (f"{section}.model.path", f"{section}.model_path"):
+            path = conversion.take(key, path)
+        size = conversion.take(f"{section}.micro_batch_size_per_gpu", conversion.take(f"{section}.micro_batch_size"))
+        trusted = conversion.take(f"{section}.model.trust_remote_code")
+        kept = {key for key in conversion.given if key.startswith((*_KWARGS, *_MANAGERS, *_BUFFERS, "reward.custom"))}
+        rest = [key for key in conversion.given if key.startswith(f"{section}.") and key not in kept]
+        if not is_true(enabled):
+            for key in rest:
+                conversion.drop(key, "the command has no reward model")
+            continue
+        for key in rest:
+            conversion.drop(key, _NO_ENGINE, "missing")
+        if asked_by_function:
+            conversion.remark(
+                shown(f"{section}.enable", True),
+                "the reward function scores alone: CoreRL gives it no reward_router_address yet; ask a server of yours",
+                "missing",
+            )
+            continue
+        values: dict[str, Any] = {"reward.manager": "model", "reward.manager.path": path}
+        if is_number(size):
+            values["reward.manager.batch_size"] = size
+        if trusted:
+            values["reward.manager.trust_remote_code"] = True
+        conversion.remark(
+            shown(f"{section}.enable", True),
+            "verl's reward model is sharded, or generates behind an engine; CoreRL's is a classification model in the "
+            "controller's process",
+        )
+        return values
+    return None
+
+
+def _buffer(conversion: Conversion) -> tuple[dict[str, Any], Any]:
+    """The overlong buffer and the largest length, from verl's places of several versions."""
     buffer: dict[str, Any] = {}
     for section in (*_BUFFERS, *(f"{kwargs}.overlong_buffer_cfg" for kwargs in _KWARGS)):
+        whole = conversion.take(section)
+        buffer |= whole if isinstance(whole, dict) else {}
         buffer |= conversion.take_section(section)
     longest = [value for kwargs in _KWARGS if (value := conversion.take(f"{kwargs}.max_resp_len")) is not None]
-    if not is_true(buffer.get("enable")):
-        conversion.values["reward.manager"] = "parallel"
-        return
+    for kwargs in _KWARGS:
+        conversion.drop_section(kwargs, "CoreRL's reward manager has no such option", "missing")
+    return buffer, longest[-1] if longest else None
+
+
+def _dapo(conversion: Conversion, buffer: dict[str, Any], longest: Any) -> None:
+    """verl penalises ``min(-exceed / len · factor, 0)``; beyond the largest length its penalty grows."""
     conversion.values["reward.manager"] = "dapo"
     options = {
         "overlong_buffer_len": buffer.get("len"),
         "overlong_penalty_factor": buffer.get("penalty_factor"),
-        "max_resp_len": longest[-1] if longest else None,
+        "max_resp_len": longest,
     }
     conversion.values |= {f"reward.manager.{name}": value for name, value in options.items() if value is not None}
+    limit = conversion.effective("data.max_response_length")
+    if is_number(longest) and is_number(limit) and longest < limit:
+        conversion.remark(
+            f"max_resp_len={longest}",
+            "verl's penalty grows beyond it, up to data.max_response_length; CoreRL's stays at the penalty factor",
+        )
+
+
+def dynamic_sampling(conversion: Conversion) -> None:
+    """Filter, metric and limit: verl's limit of 0 is none."""
+    section = "algorithm.filter_groups"
+    enabled = is_true(conversion.given.get(f"{section}.enable"))
+    metric, limit = conversion.take(f"{section}.metric"), conversion.take(f"{section}.max_num_gen_batches")
+    conversion.drop(f"{section}.max_inflight_gen_batches", "a matter of speed")
+    if not enabled:
+        for name, value in (("metric", metric), ("max_num_gen_batches", limit)):
+            if value is not None:
+                conversion.remark(shown(f"{section}.{name}", value), "without effect: the filter is off", "harmless")
+        return
+    if metric is not None:
+        conversion.values[f"{section}.filter.metric"] = _METRICS.get(str(metric), metric)
+    unlimited = limit is None or is_number(limit, most=0)
+    conversion.values[f"{section}.max_num_gen_batches"] = NO_LIMIT if unlimited else limit
+    if conversion.module.endswith("trainer.main_ppo") and float(conversion.effective.version) < 0.9:
+        conversion.remark(
+            f"{section}.enable=True",
+            "verl.trainer.main_ppo before 0.9 filters no groups, its recipe of DAPO does; written",
+        )
+
+
+NO_LIMIT = 1_000_000
+"""generated batches of a step"""

@@ -1,0 +1,118 @@
+"""Sizes of batches and micro-batches, warm-up and the length of a run."""
+
+from typing import Any
+
+from corerl_verl.conversion import Conversion, is_number, is_true, shown
+
+_COUNTS_STEPS = (
+    "verl's schedule counts training steps and begins at a rate of 0, CoreRL's counts optimizer steps and begins "
+    "above 0; written in optimizer steps"
+)
+_SAME_RESULT = "the size of micro-batches changes no result; CoreRL computes log-probs and values in those of updates"
+_SCHEDULES = ("constant", "linear", "cosine")
+
+
+def micro_batches(conversion: Conversion) -> None:
+    """Sizes over all GPUs become sizes of one GPU; sizes for passes that CoreRL does not distinguish are left out."""
+    for role in ("actor", "critic", "ref"):
+        name = "log_prob_micro_batch_size" if role == "ref" else "ppo_micro_batch_size"
+        _of_one_gpu(conversion, f"{role}.{name}")
+    for key in list(conversion.given):
+        role, _, name = key.rpartition(".")
+        log_probs = role == "rollout" and name.startswith("log_prob_")
+        other = (role, name) in (("ref", "log_prob_use_dynamic_bsz"), ("critic", "use_dynamic_bsz"))
+        if log_probs or other or (role == "critic" and name.startswith("forward_")):
+            conversion.drop(key, _SAME_RESULT)
+    for key in ("actor.ppo_micro_batch_size_per_gpu", "critic.ppo_micro_batch_size_per_gpu"):
+        size = conversion.given.get(key)
+        if size is not None and not is_number(size):
+            conversion.drop(key, _SAME_RESULT)
+
+
+def _of_one_gpu(conversion: Conversion, key: str) -> None:
+    size = conversion.take(key)
+    if size is None or conversion.given.get(f"{key}_per_gpu") is not None:
+        return
+    gpus = conversion.gpus
+    if not is_number(size) or gpus is None:
+        conversion.remark(shown(key, size), _SAME_RESULT, "harmless")
+        return
+    shared = conversion.effective(f"{key.partition('.')[0]}.ulysses_sequence_parallel_size", 1)
+    each = max(1, int(size) // max(1, gpus // (shared if is_number(shared) else 1)))
+    conversion.given[f"{key}_per_gpu"] = each
+    conversion.remark(shown(key, size), f"verl's size is that of all {gpus} GPUs, CoreRL's {each} that of one GPU")
+
+
+def batch_sizes(conversion: Conversion) -> None:
+    """``gen_batch_size`` without a filter: verl's loader takes it for the batch itself, since version 0.4."""
+    key = "data.gen_batch_size"
+    size, batch = conversion.given.get(key), conversion.effective("data.train_batch_size")
+    if size is None or is_true(conversion.effective("algorithm.filter_groups.enable")):
+        return
+    if size == batch:
+        conversion.drop(key, "equal to data.train_batch_size")
+        return
+    conversion.drop(key, f"verl's loader reads {size} prompts for a step, CoreRL data.train_batch_size", "changed")
+    conversion.values["data.train_batch_size"] = size
+    conversion.given.pop("data.train_batch_size", None)
+
+
+def schedules(conversion: Conversion) -> None:
+    """Warm-up in optimizer steps, and the schedule's name."""
+    for role in ("actor", "critic"):
+        _warm_up(conversion, role)
+        _schedule(conversion, role)
+
+
+def _updates(conversion: Conversion, role: str) -> int | None:
+    """Optimizer steps of a training step."""
+    batch = conversion.values.get("data.train_batch_size", conversion.effective("data.train_batch_size"))
+    mini = conversion.effective(f"{role}.ppo_mini_batch_size")
+    epochs = conversion.effective(f"{role}.ppo_epochs", 1)
+    if not (is_number(batch) and is_number(mini) and is_number(epochs)) or mini < 1:
+        return None
+    return max(1, -(-int(batch) // int(mini))) * int(epochs)
+
+
+def _warm_up(conversion: Conversion, role: str) -> None:
+    steps_key, ratio_key = f"{role}.optim.lr_warmup_steps", f"{role}.optim.lr_warmup_steps_ratio"
+    asked = {key: conversion.given.pop(key) for key in (steps_key, ratio_key) if key in conversion.given}
+    steps, ratio = conversion.effective(steps_key, -1), conversion.effective(ratio_key, 0.0)
+    if not is_number(steps, most=0) and is_number(steps):
+        _write_warm_up(conversion, role, int(steps), shown(steps_key, steps))
+    elif is_number(ratio) and ratio > 0:
+        total = conversion.effective("trainer.total_training_steps")
+        if is_number(total):
+            _write_warm_up(conversion, role, int(ratio * total), shown(ratio_key, ratio))
+        else:
+            conversion.remark(
+                shown(ratio_key, ratio),
+                f"CoreRL has no warm-up as a share of the run yet: set {role}.optim.lr_warmup_steps to this share of "
+                "the run's optimizer steps",
+                "missing",
+            )
+    elif any(not is_number(value) and value is not None for value in asked.values()):
+        conversion.remark(shown(steps_key, asked.get(steps_key)), "is no number", "unknown")
+
+
+def _write_warm_up(conversion: Conversion, role: str, steps: int, argument: str) -> None:
+    updates = _updates(conversion, role) or 1
+    if steps * updates:
+        conversion.values[f"{role}.optim.lr_warmup_steps"] = steps * updates
+        conversion.remark(argument, _COUNTS_STEPS)
+
+
+def _schedule(conversion: Conversion, role: str) -> None:
+    names = ("warmup_style", "lr_scheduler_type", "lr_decay_style")
+    given = [value for name in names if (value := conversion.take(f"{role}.optim.{name}")) is not None]
+    style: Any = given[0] if given else None
+    if style is None:
+        return
+    if style in _SCHEDULES:
+        conversion.values[f"{role}.optim.lr_scheduler_type"] = style
+        return
+    conversion.remark(
+        f"{role}.optim.lr_scheduler_type={style}",
+        f"CoreRL has no schedule '{style}' yet: {', '.join(_SCHEDULES)}; written as constant",
+        "missing",
+    )

@@ -1,0 +1,196 @@
+"""Keys of verl without a counterpart: those without an effect on the result, and those of features CoreRL lacks."""
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from corerl_verl.conversion import Conversion, Kind
+
+_COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos: rename yours"
+_PROFILER = "CoreRL has no profiler of chosen steps yet"
+_OPTIMIZER = "CoreRL trains by AdamW; other optimizers and their options do not exist yet"
+_LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha and target_modules"
+_TOOLS = (
+    "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
+)
+_INTERNAL = "a matter of verl's processes"
+_FUSED = "a matter of memory and speed: actor.strategy.logits_chunk_size limits the logits in memory"
+
+HARMLESS: tuple[tuple[str, str], ...] = (
+    ("data.return_*", "prompts are always kept as chats"),
+    ("data.filter_overlong_prompts_workers", "a matter of speed"),
+    ("data.dataloader_num_workers", "a matter of speed"),
+    ("data.use_shm", "a matter of speed"),
+    ("data.trust_remote_code", "model.trust_remote_code applies to model and tokenizer"),
+    ("data.validation_shuffle", "an evaluation covers all prompts"),
+    ("model.use_remove_padding", "rows are packed (fsdp: actor.strategy.use_remove_padding)"),
+    ("model.use_fused_kernels", _FUSED),
+    ("model.fused_kernel_options.*", _FUSED),
+    ("model.use_liger", _FUSED),
+    ("model.tiled_mlp.*", _FUSED),
+    ("model.use_shm", "a matter of speed"),
+    ("model.enable_activation_offload", "a matter of memory: activations stay on the GPU"),
+    ("model.override_config.*drop*", "models are trained without dropout"),
+    ("model.override_config.*pdrop*", "models are trained without dropout"),
+    ("model.override_config.use_cache", "a matter of generation in transformers"),
+    ("actor.entropy_from_logits_*", _FUSED),
+    ("actor.entropy_checkpointing", _FUSED),
+    ("ref.entropy_*", _FUSED),
+    ("actor.use_fused_kernels", _FUSED),
+    ("actor.use_prefix_grouper", "fsdp computes common prefixes once (actor.strategy.share_prefixes)"),
+    ("actor.calculate_sum_pi_squared", "computed for the advantage estimators that need it"),
+    ("actor.calculate_entropy", "actor/entropy is always measured"),
+    ("actor.shuffle", "the order of rows within a step's mini-batches is the data's"),
+    ("critic.shuffle", "the order of rows within a step's mini-batches is the data's"),
+    ("*.data_loader_seed", "trainer.seed seeds all randomness"),
+    ("*.use_remove_padding", "rows are packed"),
+    ("*.rollout_n", "rollout.n"),
+    ("*.loss_scale_factor", "null: data.max_response_length"),
+    ("*.optim.total_training_steps", "the length of the run, by CoreRL too"),
+    ("*.optim.zero_indexed_step", _INTERNAL),
+    ("*.optim.use_checkpoint_opt_param_scheduler", _INTERNAL),
+    ("*.pad_to_length*", "rows are packed without padding"),
+    ("rollout.mode", "engines are always asynchronous; trainer.max_staleness=1 generates during training"),
+    ("rollout.calculate_log_probs", "engines always return log-probs"),
+    ("rollout.disable_log_stats", "engines print no statistics"),
+    ("rollout.multi_stage_wake_up", "memory of engines is freed and taken back by CoreRL"),
+    ("rollout.layered_summon", "weights are sent in buckets"),
+    ("rollout.skip_tokenizer_init", "engines get and return tokens"),
+    ("rollout.update_weights_bucket_megabytes", "rollout.options.bucket_mb"),
+    ("rollout.checkpoint_engine*", "weights travel by CUDA IPC or NCCL"),
+    ("rollout.logprobs_mode", "engines return log-probs of the sampled distribution"),
+    ("rollout.seed", "trainer.seed seeds all randomness"),
+    ("rollout.full_determinism", "trainer.seed seeds all randomness"),
+    ("rollout.use_fire_sampling", "verl reads it no more"),
+    ("rollout.micro_batch_size*", "of verl's engine hf alone"),
+    ("rollout.cudagraph_capture_sizes", "a matter of speed"),
+    ("rollout.multi_turn.use_inference_chat_template", "chats continue tokens (docs/architecture.md)"),
+    ("rollout.multi_turn.tokenization_sanity_check_mode", "chats continue tokens (docs/architecture.md)"),
+    ("rollout.multi_turn.completion_callback", "null: none"),
+    ("rollout.multi_turn.enable_tokenization_sanity_check", "chats continue tokens (docs/architecture.md)"),
+    ("rollout.trace.*", "corerl rollouts show prints sample rollouts"),
+    ("hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
+    ("actor_rollout_ref.hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
+    ("*nccl_timeout", "actor.strategy.timeout"),
+    ("trainer.balance_batch", "batches are always balanced"),
+    ("trainer.default_hdfs_dir", "set trainer.output_dir to a mounted folder"),
+    ("trainer.remove_previous_ckpt*", "trainer.max_ckpt_to_keep"),
+    ("trainer.del_local_ckpt_after_load", "checkpoints stay"),
+    ("trainer.ray_wait_register_center_timeout", "runtime.options.start_timeout"),
+    ("trainer.esi_redundant_time", _INTERNAL),
+    ("trainer.use_legacy_worker_impl", _INTERNAL),
+    ("trainer.use_v1", _INTERNAL),
+    ("trainer.rollout_data_dir", "samples are in the run's folder, every trainer.log_rollouts_freq steps"),
+    ("trainer.validation_data_dir", "corerl generate writes every response to a file"),
+    ("trainer.*_timestamp*", _INTERNAL),
+    ("reward_model.launch_reward_fn_async", "responses are always scored during generation"),
+    ("reward.num_workers", "reward.num_workers is the number of concurrent scorers"),
+    ("reward_model.num_workers", "reward.num_workers is the number of concurrent scorers"),
+    ("reward.reward_manager.source", "by name"),
+    ("reward_manager.source", "by name"),
+    ("transfer_queue.*", _INTERNAL),
+    ("TransferQueue.*", _INTERNAL),
+    ("hydra.*", _INTERNAL),
+    ("*._target_", _INTERNAL),
+    ("algorithm.rollout_correction.debug_rollout_actor_probs", "rollout_corr/* are measured without bypass_mode"),
+)
+"""pattern of keys -> why nothing is lost"""
+
+NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("data.prompt_key", ("prompt",)),
+    ("data.reward_fn_key", ("data_source",)),
+    ("data.image_key", ("images",)),
+    ("data.video_key", ("videos",)),
+    ("data.audio_key", ("audios",)),
+    ("data.train_max_samples", (-1, None)),
+    ("*.optim.optimizer", ("AdamW", "adam", "adamw", "Adam")),
+    ("*.optim.optimizer_impl", ("torch.optim",)),
+    ("*.optim.num_cycles", (0.5, None)),
+    ("*.optim.lr_warmup_init", (0, 0.0)),
+    ("*.optim.min_lr", (0, 0.0)),
+    ("*.optim.lr_decay_steps", (None,)),
+    ("rollout.agent.default_agent_loop", ("single_turn_agent",)),
+    ("rollout.over_sample_rate", (0, 0.0)),
+    ("rollout.multi_turn.enable", (False,)),
+    ("rollout.agent.agent_loop_config_path", (None,)),
+)
+"""pattern of keys -> the values that CoreRL has too"""
+
+MISSING: tuple[tuple[str, str], ...] = (
+    ("data.prompt_key", _COLUMNS),
+    ("data.reward_fn_key", _COLUMNS),
+    ("data.image_key", _COLUMNS),
+    ("data.video_key", _COLUMNS),
+    ("data.audio_key", _COLUMNS),
+    ("data.train_max_samples", "CoreRL trains on all rows: write a shorter file"),
+    ("data.sampler.*", "CoreRL has no samplers and curricula of the user yet"),
+    ("data.datagen.*", "CoreRL has no generated data sets during training yet"),
+    ("data.mm_processor_kwargs*", "CoreRL passes no arguments to the processor yet"),
+    ("data.image_patch_size", "the processor of the model has it"),
+    ("data.max_pixels", "the processor of the model has it"),
+    ("data.min_pixels", "the processor of the model has it"),
+    ("data.tool_config_path", _TOOLS),
+    ("data.function_tool_path", _TOOLS),
+    (
+        "model.override_config*",
+        "CoreRL does not change a model's config.json yet: change it in a copy of the model's folder",
+    ),
+    ("model.external_lib", "plugins.load names Python files with hooks"),
+    ("model.lora.*", _LORA),
+    ("model.lora*", _LORA),
+    ("model.exclude_modules", _LORA),
+    ("model.mtp.*", "CoreRL has no multi-token prediction yet"),
+    ("model.hf_config_path", "the config lies in the model's folder"),
+    ("model.custom_chat_template", "write the template to a file and set model.chat_template"),
+    ("model.*moe*", "CoreRL has no such option of experts yet"),
+    ("critic.model.*", "the section model applies to the critic's model too"),
+    ("*.optim.num_cycles", "CoreRL has no cosine with restarts yet"),
+    ("*.optim.*", _OPTIMIZER),
+    ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),
+    ("*profile*", _PROFILER),
+    ("*nsight*", _PROFILER),
+    ("rollout.prometheus.*", "CoreRL has no Prometheus export yet"),
+    ("rollout.quantization*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
+    ("rollout.qat*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
+    ("rollout.mtp*", "CoreRL has no multi-token prediction yet"),
+    ("rollout.over_sample_rate", "CoreRL has no over-sampling of requests; trainer.batch_order=windowed is near"),
+    ("rollout.disaggregation.*", "CoreRL's engines prefill and decode together"),
+    ("rollout.agent.*", "agent loops of verl have no counterpart: write an agent (docs/agents.md)"),
+    ("rollout.multi_turn.*", _TOOLS),
+    ("rollout.custom*", "engines of the user are a plugin (docs/plugins.md)"),
+    ("reward.reward_manager.*", "a reward manager of the user is a plugin (docs/plugins.md)"),
+    ("reward_manager.*", "a reward manager of the user is a plugin (docs/plugins.md)"),
+    ("reward_model.*", "CoreRL's reward model has no such option"),
+    ("reward.*sandbox_fusion*", "the scorer code has its own sandbox (docs/rewards.md)"),
+    ("sandbox_fusion.*", "the scorer code has its own sandbox (docs/rewards.md)"),
+    ("distillation.*", "distillation is the policy loss distill (docs/algorithms/distill.md): select it in the config"),
+    ("algorithm.use_pf_ppo", "CoreRL has no weighting of samples by preference feedback yet"),
+    ("algorithm.pf_ppo.*", "CoreRL has no weighting of samples by preference feedback yet"),
+    ("trainer.checkpoint_callback_class", "a hook of a plugin can act after each checkpoint (docs/reference/hooks.md)"),
+    ("trainer.v1.*", "a matter of verl's trainer without a counterpart"),
+    ("skip.*", "CoreRL has no replay of stored rollouts"),
+    ("rollout.skip*", "CoreRL has no replay of stored rollouts"),
+    ("trainer.runtime_env*", "runtime.options.environment names variables for the workers"),
+    ("*.mindspeed*", "CoreRL has no NPU strategy"),
+    ("*.veomni*", "CoreRL has no strategy veomni yet"),
+    ("*.torchtitan*", "CoreRL has no strategy torchtitan yet"),
+    ("*.engine.*", "CoreRL has no such strategy yet"),
+)
+"""pattern of keys -> the feature that CoreRL does not have, or what to do"""
+
+
+def left_out(conversion: Conversion, key: str) -> tuple[Kind, str]:
+    """The kind and the reason for a given key without a counterpart."""
+    value = conversion.given.get(key)
+    if any(fnmatchcase(key, pattern) and value in neutral for pattern, neutral in NEUTRAL):
+        return "harmless", "verl's default, which is what CoreRL does"
+    for pattern, reason in HARMLESS:
+        if fnmatchcase(key, pattern):
+            return "harmless", reason
+    for pattern, reason in MISSING:
+        if fnmatchcase(key, pattern):
+            if value is None or value is False or value == {} or value == []:
+                return "harmless", "off, as in CoreRL"
+            return "missing", reason
+    if value is None:
+        return "harmless", "null, as if it were not given"
+    return "unknown", "there is no such key"

@@ -1,0 +1,159 @@
+"""The words and operators of a shell script, with quotes kept."""
+
+import re
+from typing import NamedTuple
+
+from corerl.errors import ConfigError
+
+OPERATORS = ("&&", "||", ";;", "|&", "&", "|", ";", "(", ")", "\n")
+_REDIRECTION = re.compile(r"(\d*|&)(>>|>&|>\||>|<&|<<<|<<-|<<|<)(&?\d+|-)?")
+_BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?$")
+_ARGUMENT = re.compile(r"""\s*(["']?\$[{@\w]|["']?[+~]*[\w.@/-]+=|--?\w)""")
+_PAIRS = {"(": ")", "{": "}"}
+
+
+class Token(NamedTuple):
+    """A raw word, or an operator.
+
+    Attributes:
+        text: with quotes and expansions as written.
+        operator: whether it is one of OPERATORS, or a redirection.
+    """
+
+    text: str
+    operator: bool
+
+
+def mended(script: str) -> tuple[str, bool]:
+    """The script with continuations over comments and blank lines, which bash would end the command at.
+
+    Returns:
+        The script, and whether a line was changed.
+    """
+    lines: list[str] = []
+    changed, source = False, script.split("\n")
+    for number, line in enumerate(source):
+        if lines and lines[-1].endswith("\\") and (not line.strip() or line.lstrip().startswith("#")):
+            following = next((each for each in source[number:] if each.strip() and each.lstrip()[0] != "#"), "")
+            if _ARGUMENT.match(following):
+                changed = True
+                continue
+        whole = _BROKEN.sub(lambda match: "\\", line)
+        changed |= whole != line and bool(line[line.rindex("\\") + 1 :].strip())
+        lines.append(whole)
+    return "\n".join(lines), changed
+
+
+def tokens(script: str) -> list[Token]:
+    """Words and operators; comments, here-documents and redirections are left out.
+
+    Raises:
+        ConfigError: a quote or a bracket has no end.
+    """
+    return _Lexer(script).run()
+
+
+class _Lexer:
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self.at = 0
+        self.found: list[Token] = []
+        self.documents: list[str] = []
+
+    def run(self) -> list[Token]:
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif character in " \t":
+                self.at += 1
+            elif character == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif not self._redirection():
+                self._operator_or_word()
+        self.found.append(Token("\n", True))
+        return self.found
+
+    def _redirection(self) -> bool:
+        match = _REDIRECTION.match(self.text, self.at)
+        if not match or self.text.startswith(("<(", ">("), self.at):
+            return False
+        self.at = match.end()
+        if match[3]:
+            return True
+        while self.text[self.at : self.at + 1] in (" ", "\t") and self.at < len(self.text):
+            self.at += 1
+        target = self._word()
+        if match[2] in ("<<", "<<-"):
+            self.documents.append(re.sub(r"[\"'\\]", "", target))
+        return True
+
+    def _operator_or_word(self) -> None:
+        for operator in OPERATORS:
+            if self.text.startswith(operator, self.at):
+                self.at += len(operator)
+                self.found.append(Token(operator, True))
+                if operator == "\n":
+                    self._skip_documents()
+                return
+        self.found.append(Token(self._word(), False))
+
+    def _skip_documents(self) -> None:
+        for delimiter in self.documents:
+            match = re.compile(rf"^\t*{re.escape(delimiter)}$", re.MULTILINE).search(self.text, self.at)
+            self.at = min(match.end() + 1, len(self.text)) if match else len(self.text)
+        self.documents = []
+
+    def _word(self) -> str:
+        start = self.at
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if character == "(" and self.text[start : self.at].endswith("="):  # an array
+                self.at = end_of(self.text, self.at)
+            elif character in " \t\n;&|()<>":
+                break
+            elif character == "\\":
+                self.at += 2
+            elif character in "\"'`" or (character == "$" and self.text[self.at + 1 : self.at + 2] in ("(", "{")):
+                self.at = end_of(self.text, self.at + (character == "$"))
+            else:
+                self.at += 1
+        if self.at == start:  # a lone < or >
+            self.at += 1
+        return self.text[start : self.at].replace("\\\n", "")
+
+
+def end_of(text: str, start: int) -> int:
+    """The place after the quote or bracket that begins at ``start``.
+
+    Raises:
+        ConfigError: it has no end.
+    """
+    opening = text[start]
+    closing = _PAIRS.get(opening, opening)
+    at, depth = start + 1, 1
+    while at < len(text):
+        character = text[at]
+        if character == "\\" and opening != "'":
+            at += 2
+            continue
+        if character == closing:
+            depth -= 1
+            if not depth:
+                return at + 1
+        elif opening in _PAIRS and character == opening:
+            depth += 1
+        elif character == "#" and opening == "(" and text[at - 1] in " \t\n":
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
+            continue
+        elif opening != "'" and character == "$" and text[at + 1 : at + 2] in ("(", "{"):
+            at = end_of(text, at + 1)
+            continue
+        elif opening in _PAIRS and character in "\"'`":
+            at = end_of(text, at)
+            continue
+        at += 1
+    line = text.count("\n", 0, start) + 1
+    raise ConfigError("", f"the script's {opening} of line {line} has no end")

@@ -1,0 +1,201 @@
+"""Training strategies of policy, critic and reference, and their options."""
+
+from typing import Any
+
+from corerl_verl.conversion import Conversion, is_number, is_true, shown
+
+_FSDP_OPTIONS = ("param_offload", "optimizer_offload", "reshard_after_forward", "ulysses_sequence_parallel_size")
+_MEGATRON_OPTIONS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "sequence_parallel",
+    "use_distributed_optimizer",
+    "param_offload",
+    "grad_offload",
+    "optimizer_offload",
+    "use_mbridge",
+)
+_RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
+_HARMLESS = {
+    "wrap_policy": "FSDP2 wraps each decoder layer",
+    "forward_prefetch": "a matter of speed",
+    "use_orig_params": "FSDP2 keeps the original parameters",
+    "grad_offload": "gradients are freed after each update",
+    "use_torch_compile": "a matter of speed; actor.strategy.compile compiles the layers",
+    "entropy_from_logits_with_chunking": "the logits of actor.strategy.logits_chunk_size positions exist at a time",
+    "entropy_from_logits_chunk_size": "the logits of actor.strategy.logits_chunk_size positions exist at a time",
+    "entropy_checkpointing": "the logits of actor.strategy.logits_chunk_size positions exist at a time",
+    "pad_to_length": "rows are packed without padding",
+    "pad_to_length_bucket": "rows are packed without padding",
+    "pad_bshd_to_minibatch_max": "rows are packed without padding",
+    "use_remove_padding": "rows are packed without padding",
+    "use_dist_checkpointing": "weights are read from the Hugging Face folder",
+    "dist_checkpointing_path": "weights are read from the Hugging Face folder",
+    "dist_checkpointing_prefix": "weights are read from the Hugging Face folder",
+    "load_weight": "weights are read from the Hugging Face folder",
+    "vanilla_mbridge": "the plugin's tables or mbridge convert weights",
+    "use_no_sync_for_gradient_accumulation": "gradients are summed after the last micro-batch",
+    "seed": "trainer.seed seeds all randomness",
+    "full_determinism": "trainer.seed seeds all randomness",
+    "forward_only": "a matter of verl's workers",
+    "strategy": "actor.strategy selects it",
+}
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "fsdp_size": (-1, None),
+    "model_dtype": ("fp32", "float32", None),
+    "dtype": ("bfloat16", "bf16", None),
+    "mixed_precision": (None,),
+    "expert_tensor_parallel_size": (None, 1),
+    "override_ddp_config": ({}, None),
+    "override_mcore_model_config": ({}, None),
+    "use_megatron_fsdp": (False,),
+    "use_precision_aware_optimizer": (False,),
+}
+"""an option without a counterpart -> its values without an effect"""
+_MISSING = {
+    "fsdp_size": "CoreRL shards over all GPUs; groups with a copy each (HSDP) do not exist yet",
+    "model_dtype": "CoreRL keeps the trained weights in fp32; a dtype policy of FSDP does not exist yet",
+    "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
+    "mixed_precision": "CoreRL computes in bf16 with fp32 weights; a dtype policy of FSDP does not exist yet",
+    "override_transformer_config": "CoreRL does not pass options to megatron-core's transformer config yet",
+}
+_NO_OPTION = "CoreRL's strategy {} has no such option yet"
+_REFERENCE = "the reference has the actor's strategy with its options; options of its own do not exist yet"
+_REFERENCE_IS = "the reference is frozen, in the actor's strategy with its options"
+_OTHER = "of another strategy than {}"
+_NO_CRITIC = "advantage estimator {} has no critic"
+_RUNS_AS = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "megatron", "torch": "torch"}
+
+
+def strategies(conversion: Conversion) -> None:
+    """The strategies of actor and critic with their options; the reference has the actor's."""
+    engine = conversion.effective.engine
+    _asked(conversion, engine)
+    _options(conversion, "actor", engine, ("actor.fsdp_config", "actor"))
+    if conversion.has_critic:
+        conversion.values["critic.strategy"] = engine
+        _options(conversion, "critic", engine, ("critic.model.fsdp_config", "critic.fsdp", "critic"))
+    else:
+        estimator = conversion.effective("algorithm.adv_estimator")
+        for key in [key for key in conversion.given if key.startswith("critic.")]:
+            conversion.drop(key, _NO_CRITIC.format(estimator))
+        if conversion.given.get("trainer.critic_warmup") not in (None, 0):
+            conversion.drop("trainer.critic_warmup", _NO_CRITIC.format(estimator))
+    _reference(conversion)
+    _checkpointing(conversion, engine)
+
+
+def _asked(conversion: Conversion, engine: str) -> None:
+    conversion.values["actor.strategy"] = engine
+    for role in ("actor", "critic", "ref"):
+        name = conversion.take(f"{role}.strategy")
+        if name is not None and _RUNS_AS.get(str(name)) is None:
+            conversion.remark(
+                f"{role}.strategy={name}", f"CoreRL has no strategy '{name}' yet; written as {engine}", "missing"
+            )
+        elif name is not None and _RUNS_AS[str(name)] != engine:
+            conversion.remark(f"{role}.strategy={name}", f"written as {engine}, the engine of the command")
+
+
+def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str, ...]) -> None:
+    if engine == "megatron":
+        for section in sections[:-1]:
+            conversion.drop_section(section, _OTHER.format(engine))
+        conversion.drop(f"{role}.ulysses_sequence_parallel_size", _OTHER.format(engine))
+        conversion.drop(f"{role}.use_torch_compile", _HARMLESS["use_torch_compile"])
+        _megatron(conversion, role)
+        return
+    conversion.drop_section(f"{role}.megatron", _OTHER.format(engine))
+    for section in sections:
+        for name in _FSDP_OPTIONS:
+            value = conversion.take(f"{section}.{name}")
+            if value is not None:
+                conversion.values[f"{role}.strategy.{name}"] = value
+    compiled = conversion.take(f"{role}.use_torch_compile")
+    if compiled is not None:
+        conversion.remark(shown(f"{role}.use_torch_compile", compiled), _HARMLESS["use_torch_compile"], "harmless")
+    frozen = conversion.take(f"{role}.freeze_vision_tower")
+    if frozen is not None:
+        conversion.values[f"{role}.strategy.freeze_vision_tower"] = frozen
+    for section in sections[:-1]:
+        if is_true(conversion.take(f"{section}.offload_policy")):
+            conversion.values |= {f"{role}.strategy.{name}": True for name in ("param_offload", "optimizer_offload")}
+            conversion.remark(
+                f"{section}.offload_policy=True", "written as param_offload and optimizer_offload, between calls"
+            )
+        _rest(conversion, section, engine)
+
+
+def _megatron(conversion: Conversion, role: str) -> None:
+    section = f"{role}.megatron"
+    for name in _MEGATRON_OPTIONS:
+        given = conversion.given.pop(f"{section}.{name}", None)
+        value = given if given is not None else conversion.effective(f"{section}.{name}")
+        if given is not None or name == "sequence_parallel" or (name.endswith("_size") and value not in (None, 1)):
+            conversion.values[f"{role}.strategy.{name}"] = value
+    if conversion.effective(f"{section}.tensor_model_parallel_size", 1) in (1, "1"):
+        conversion.values.pop(f"{role}.strategy.sequence_parallel", None)  # verl turns it off
+    override = f"{section}.override_transformer_config"
+    whole = conversion.take(override, {})
+    overrides = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(override)
+    for name, value in overrides.items():
+        if name in _RECOMPUTE:
+            if value is not None:
+                conversion.values[f"{role}.strategy.{name}"] = value
+        else:
+            conversion.remark(shown(f"{override}.{name}", value), _MISSING["override_transformer_config"], "missing")
+    modules = conversion.values.get(f"{role}.strategy.recompute_modules")
+    if modules is not None and conversion.values.get(f"{role}.strategy.recompute_granularity") != "selective":
+        del conversion.values[f"{role}.strategy.recompute_modules"]
+    _rest(conversion, section, "megatron")
+
+
+def _rest(conversion: Conversion, section: str, engine: str) -> None:
+    """The given options of a section without a counterpart."""
+    for key in [key for key in conversion.given if key.startswith(f"{section}.")]:
+        name = key.removeprefix(f"{section}.").partition(".")[0]
+        value = conversion.given[key]
+        whole = conversion.gpus is not None and name == "fsdp_size" and is_number(value) and value >= conversion.gpus
+        if name in _HARMLESS:
+            conversion.drop(key, _HARMLESS[name])
+        elif (name in _NEUTRAL and value in _NEUTRAL[name]) or whole or value in (None, False):
+            conversion.drop(key, "verl's default, which is what CoreRL does")
+        else:
+            conversion.drop(key, _MISSING.get(name, _NO_OPTION.format(engine)), "missing")
+
+
+def _reference(conversion: Conversion) -> None:
+    used = ("actor.use_kl_loss", "algorithm.use_kl_in_reward")
+    if not any(is_true(conversion.effective(key)) for key in used):
+        conversion.drop_section("ref", "the command has no KL penalty, so no reference")
+    for key in [key for key in conversion.given if key.startswith("ref.")]:
+        name = key.rpartition(".")[2]
+        if key in ("ref.model.path", "ref.path") or key.startswith("ref.log_prob_"):
+            continue
+        actor = conversion.effective(key.replace("ref.", "actor.", 1))
+        value = conversion.given[key]
+        if name in _HARMLESS or value == actor or (value in (None, False) and not actor):
+            conversion.drop(key, _REFERENCE_IS)
+        else:
+            conversion.drop(key, _REFERENCE, "missing")
+
+
+def _checkpointing(conversion: Conversion, engine: str) -> None:
+    """verl's Megatron computes activations again by ``recompute_granularity`` alone."""
+    key = "model.enable_gradient_checkpointing"
+    if engine == "megatron":
+        if is_true(conversion.given.get(key)):
+            conversion.remark(
+                f"{key}=True",
+                "verl's Megatron does not read it; recompute_granularity selects what is computed again",
+                "harmless",
+            )
+        conversion.given.pop(key, None)
+        conversion.values[key] = False
+    critic = "critic.model.enable_gradient_checkpointing"
+    if conversion.has_critic and is_true(conversion.effective(critic)) != is_true(conversion.effective(key)):
+        conversion.remark(shown(critic, conversion.effective(critic)), f"CoreRL's critic follows {key}, to save memory")
+    conversion.given.pop(critic, None)

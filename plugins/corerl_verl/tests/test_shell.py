@@ -1,0 +1,131 @@
+"""Shell scripts are followed without being executed."""
+
+from pathlib import Path
+
+import pytest
+
+from corerl.errors import ConfigError
+from corerl_verl.launches import of_script, of_words
+from corerl_verl.shell.expansion import Variables
+from corerl_verl.shell.run import run
+
+START = "python3 -m verl.trainer.main_ppo"
+
+
+def arguments(script: str, *given: str, **environment: str) -> list[str]:
+    return of_script(script, environment, given).launches[0].arguments
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "expected"),
+    [
+        ("A=1", "x=$A", ["x=1"]),
+        ("", "x=${A:-${B:-7}}", ["x=7"]),
+        ("A=", "x=${A:-7} y=${A-7}", ["x=7", "y="]),
+        ("A=3", "x=$((A * 2 + 1024*4)) y=$(((A+1)/2))", ["x=4102", "y=2"]),
+        ("A=/m/Qwen-7B", "x=$(basename $A) y=${A##*/} z=${A%/*}", ["x=Qwen-7B", "y=Qwen-7B", "z=/m"]),
+        ("A='a b'", 'x="$A" y=$A', ["x=a b", "y=a", "b"]),
+        ("A=(1 '2 3')", '"${A[@]}" ${#A[@]} ${A[1]}', ["1", "2 3", "2", "2", "3"]),
+        ("A=(1)\nA+=(\n  # why (not)\n  2 # two\n)", '"${A[@]}"', ["1", "2"]),
+        ("A=a-b", "x=${A/-/_} y=${A^^} z=${A:2}", ["x=a_b", "y=A-B", "z=b"]),
+        ("", 'x=\'$A\' y="a\\"b" z=a\\ b', ["x=$A", 'y=a"b', "z=a b"]),
+        ("", """x='["console","wandb"]'""", ['x=["console","wandb"]']),
+        ("export A=1 B=2\nunset C", "x=$B", ["x=2"]),
+        ("", 'x=1 "$@" y=2', ["x=1", "y=2"]),
+    ],
+)
+def test_words_are_expanded_as_in_bash(before: str, word: str, expected: list[str]) -> None:
+    assert arguments(f"{before}\n{START} {word}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("A=4\nif [ $A -eq 4 ]; then B=x; else B=y; fi", "x"),
+        ('if [ "$U" = 1 ]; then B=x; elif [[ -z $V && 2 -gt 1 ]]; then B=z; else B=y; fi', "z"),
+        ("if nvidia-smi; then B=x; else B=y; fi", "y"),
+        (
+            "D=$(python3 -c 'import npu' 2>/dev/null && echo npu || echo gpu)\ncase $D in npu) B=n;; g*) B=g;; esac",
+            "g",
+        ),
+        ("f() { B=$1; }\nf q", "q"),
+        ("B=0\nwhile [[ $# -gt 0 ]]; do B=9; shift; done", "0"),
+        ("B=1 && [ -f missing ] && B=2", "1"),
+        ("cat > f <<EOF\nB=9\nEOF\nB=3", "3"),
+        ("B=1\nfor i in 1 2 3; do B=$i; done", "3"),
+        ("true || B=2; B=${B:-5}", "5"),
+    ],
+)
+def test_control_flow_is_followed(script: str, expected: str) -> None:
+    assert arguments(f"{script}\n{START} x=$B") == [f"x={expected}"]
+
+
+def test_positional_arguments_reach_the_command() -> None:
+    script = f'ENGINE=${{1:-vllm}}\n{START} n=$ENGINE "${{@:2}}"'
+    assert arguments(script, "sglang", "a.b=1") == ["n=sglang", "a.b=1"]
+    assert arguments(script) == ["n=vllm"]
+
+
+def test_comments_and_blank_lines_within_a_command_are_bridged_and_named() -> None:
+    script = f"{START} \\\n  a=1 \\   # why\n\n  # more\n  b=2 \\\n  # last\necho done"
+    found = of_script(script, {})
+    assert (found.launches[0].arguments, found.mended) == (["a=1", "b=2"], True)
+    plain = of_script(f"{START} a=1 \\\n  b=2  # end\necho x", {})
+    assert (plain.launches[0].arguments, plain.mended) == (["a=1", "b=2"], False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ray job submit --runtime-env=e.yaml -- python3 -m verl.trainer.main_ppo a=1",
+        "nohup python3 -u -m verl.trainer.main_ppo a=1 > log 2>&1 &",
+        'bash -c "python3 -m verl.trainer.main_ppo a=1"',
+        "python3 verl/trainer/main_ppo.py a=1",
+        "CMD='python3 -m recipe.dapo.main_dapo a=1'\neval $CMD",
+        'L=(uv run python3)\n"${L[@]}" -m verl.trainer.main_ppo a=1 | tee x',
+        "mkdir -p x && python3 -m verl.experimental.fully_async_policy.fully_async_main a=1",
+    ],
+)
+def test_a_training_is_found_behind_what_starts_it(line: str) -> None:
+    assert arguments(line) == ["a=1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("torchrun -m verl.trainer.fsdp_sft_trainer a=1", "corerl sft"),
+        ("python3 -m verl.trainer.main_generation a=1", "corerl generate"),
+        ("python3 -m verl.model_merger merge --backend fsdp", "corerl export"),
+        ("python3 -m recipe.spin.main_spin a=1", "a trainer of its own"),
+        ("echo hello", "no command here starts verl"),
+    ],
+)
+def test_what_is_no_training_is_refused_with_the_command_for_it(line: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        of_script(line, {})
+
+
+def test_an_open_quote_is_named() -> None:
+    with pytest.raises(ConfigError, match="of line 2 has no end"):
+        of_script("a=1\npython3 'x", {})
+
+
+def test_a_variable_that_is_set_nowhere_keeps_its_name() -> None:
+    found = of_script(f"{START} m=$MODEL n=${{NODES}}", {})
+    assert found.launches[0].arguments == ["m=$MODEL", "n=$NODES"]
+    assert found.unset == {"MODEL", "NODES"}
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "made"
+    run(f"touch {mark}\nA=$(touch {mark})\n`touch {mark}`\neval 'touch {mark}'", Variables({}))
+    assert not mark.exists()
+
+
+def test_a_function_that_calls_itself_and_a_long_loop_end() -> None:
+    assert run("f() { f; }\nf\nfor i in $(seq 9); do for j in $(seq 9); do f; done; done", Variables({})).calls <= 500
+
+
+def test_words_may_begin_with_the_program_or_not() -> None:
+    assert of_words(["python3", "-m", "verl.trainer.main_ppo", "a=1"]).arguments == ["a=1"]
+    assert of_words(["a=1"]).arguments == ["a=1"]
