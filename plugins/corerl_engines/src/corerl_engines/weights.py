@@ -112,6 +112,8 @@ class DeviceBucket:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._memory: Tensor | None = torch.empty(size, dtype=torch.uint8, device=device)
+        self._views: dict[Slot, Tensor] = {}
+        """made once: a view takes as long as a small copy"""
         storage: Any = self._memory.untyped_storage()
         _, block, length, offset, counter, counter_offset, event, wait = storage._share_cuda_()
         handle = [block.hex(), length, offset, counter.hex(), counter_offset, event.hex(), wait]
@@ -125,7 +127,9 @@ class DeviceBucket:
     @torch.no_grad()
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
-        view(self._memory, slot).copy_(tensor)
+        if (own := self._views.get(slot)) is None:
+            own = self._views[slot] = view(self._memory, slot)
+        own.copy_(tensor)
 
     def arrive(self) -> None:
         assert self._memory is not None
@@ -136,7 +140,7 @@ class DeviceBucket:
         if self._memory is not None:
             storage: Any = torch.UntypedStorage
             storage._release_ipc_counter_cuda(*self._counter)
-            self._memory = None
+            self._memory, self._views = None, {}
 
 
 def device_uuid(device: torch.device) -> str:
