@@ -2,6 +2,7 @@ import torch
 
 from corerl_engines.remote.copies import Copies
 
+
 def spread(buffer: torch.Tensor, layer: torch.Tensor, factor: float = 3.0) -> None:
     """As an engine: B is scaled in place, a layer is erased, and gets A, and a rank's rows of B."""
     left, right = buffer[:12].view(4, 3), buffer[12:].view(2, 3)

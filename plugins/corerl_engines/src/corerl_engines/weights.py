@@ -93,10 +93,9 @@ class HostBucket:
     def source(self) -> dict[str, Any]:
         return {"path": f"/proc/{os.getpid()}/fd/{self._descriptor}"}
 
-    @torch.no_grad()
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
-        view(self._memory, slot).copy_(tensor)
+        view(self._memory, slot).copy_(tensor.detach())
 
     def arrive(self) -> None:
         pass
@@ -124,12 +123,11 @@ class DeviceBucket:
     def source(self) -> dict[str, Any]:
         return self._source
 
-    @torch.no_grad()
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
         if (own := self._views.get(slot)) is None:
             own = self._views[slot] = view(self._memory, slot)
-        own.copy_(tensor)
+        own.copy_(tensor.detach())
 
     def arrive(self) -> None:
         assert self._memory is not None

@@ -38,6 +38,9 @@ class MegatronOptions:
         False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
     )
     use_mbridge: bool = option(False, "let the package mbridge convert weights (dense models), not the plugin's tables")
+    lora_export: Literal["merged", "adapter"] = option(
+        "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
+    )
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.errors import ConfigError
-from corerl.files import read_text, reading_file
+from corerl.errors import ConfigError, ModelError
+from corerl.files import read_text, reading, reading_file
 from corerl.models import compute_dtype
 from corerl_torch.loading import own_random_state
 
@@ -85,6 +87,7 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
     from peft import inject_adapter_in_model
     from peft.tuners.lora import Linear, LoraLayer
 
+    _PLACES.pop(model, None)
     place = next(model.parameters()).device
     meta = place.type == "meta"
     with own_random_state(place.type, seed), warnings.catch_warnings():
@@ -130,6 +133,8 @@ def base(strategy: Any, limit: MicroBatching) -> Iterator[None]:
         strategy.spec = spec
 
 
+Named = Iterator[tuple[str, Tensor]]
+
 Whole = Callable[[Tensor, torch.dtype | None], Tensor]
 """returns the full tensor of a parameter, in a dtype; None: the parameter's dtype"""
 
@@ -153,9 +158,16 @@ def apart(model: Any, wholes: Wholes, dtype: torch.dtype | None = None) -> Itera
     yield from zip(own, wholes([*own.values()], dtype), strict=True)
 
 
+_PLACES: "weakref.WeakKeyDictionary[Any, list[tuple[str, Any, str]]]" = weakref.WeakKeyDictionary()
+
+
 def parameters(model: Any) -> dict[str, Tensor]:
     """The parameters of adapters, by their names in files of peft."""
-    return {in_files(name): parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+    if model not in _PLACES:  # to look through a model takes as long as to copy its adapters
+        names = [name for name, _ in model.named_parameters() if ".lora_" in name]
+        places = [(name, *name.rpartition(".")[::2]) for name in names]
+        _PLACES[model] = [(in_files(name), model.get_submodule(owner), last) for name, owner, last in places]
+    return {name: owner._parameters[last] for name, owner, last in _PLACES[model]}
 
 
 def flat(parameters: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
@@ -245,6 +257,52 @@ def with_adapter(base: Tensor, left: Tensor, right: Tensor, scaling: float, magn
     if magnitude is not None:
         whole *= (magnitude.float() / torch.linalg.norm(whole, dim=1))[:, None]
     return whole
+
+
+def merged_files(folder: Path, model: ModelConfig, trained: Named) -> Named:
+    """The trained weights of a checkpoint, or the weights of ``model.path`` with its trained adapters merged.
+
+    Args:
+        folder: the checkpoint, with the facts of :func:`note`.
+
+    Raises:
+        ModelError: adapters and weights do not fit, or ``model.path`` has no files.
+    """
+    facts = read_note(folder)
+    if facts is None:
+        yield from trained
+        return
+    adapters, factor = dict(trained), scale(facts)
+    for name, base in _of_model(model):
+        stem = name.removesuffix(".weight")
+        left, right, magnitude = (
+            adapters.pop(f"{stem}.lora_{part}.{ADAPTER}.weight", None) for part in ("B", "A", "magnitude_vector")
+        )
+        if left is None:
+            yield name, base
+        elif right is None or not _fits(base, left, right, magnitude, is_dora=bool(facts.get("lora_dora"))):
+            raise ModelError(f"{folder} has an adapter of '{stem}' that does not fit its weight in {model.path}")
+        else:
+            with reading(folder):
+                yield name, with_adapter(base, left, right, factor, magnitude)
+    if adapters:
+        raise ModelError(f"{folder} has the adapter '{next(iter(adapters))}', of no weight in {model.path}")
+
+
+def _fits(base: Tensor, left: Tensor, right: Tensor, magnitude: Tensor | None, *, is_dora: bool) -> bool:
+    if left.ndim != 2 or right.ndim != 2 or (left.shape[0], right.shape[1]) != base.shape:
+        return False
+    return (magnitude is not None) == is_dora and (magnitude is None or magnitude.shape == base.shape[:1])
+
+
+def _of_model(model: ModelConfig) -> Named:
+    files = sorted(Path(model.path).expanduser().glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"adapters are merged into the weights of {model.path}, which has no *.safetensors")
+    for path in files:
+        with reading_file(path), safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name)
 
 
 def _described(spec: StrategySpec) -> dict[str, Any]:
