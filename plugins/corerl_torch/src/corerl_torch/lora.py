@@ -28,6 +28,7 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.files import read_text, reading, reading_file
 from corerl.models import compute_dtype
+from corerl_torch import experts
 from corerl_torch.loading import own_random_state
 
 ADAPTER = "default"
@@ -85,7 +86,9 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
             ``model.lora_rank`` is more than the smaller side of a layer.
     """
     from peft import inject_adapter_in_model
-    from peft.tuners.lora import Linear, LoraLayer
+    from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
+
+    experts.check(config)
 
     _PLACES.pop(model, None)
     place = next(model.parameters()).device
@@ -97,7 +100,12 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         except ValueError as error:
             raise ConfigError("model.target_modules", str(error)) from error
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    if experts.asked(config) != any(isinstance(layer, ParamWrapper) for _, layer in layers):
+        raise ConfigError("model.target_modules", experts.mismatch(config))
     for name, layer in layers:
+        if type(layer) is ParamWrapper:
+            experts.check_rank(name, layer, config.lora_rank)
+            continue
         if type(layer) is not Linear:
             advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
             raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
@@ -144,12 +152,17 @@ Wholes = Callable[[Sequence[Tensor], torch.dtype | None], list[Tensor]]
 
 def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
     """Every weight of the plain model under its name, in ``dtype``, with adapters, if any, merged in float32."""
+    stacks = experts.wrapped(model)
     for name, parameter in model.named_parameters():
-        owner = name.removesuffix(".base_layer.weight")
-        if owner != name:
-            yield f"{owner}.weight", cast(_merge(model.get_submodule(owner), whole), dtype)
+        owner, plain = name.removesuffix(".base_layer.weight"), name.replace(".base_layer", "")
+        if plain in stacks:
+            layer = stacks[plain]
+            left, right = (whole(each[ADAPTER].weight, torch.float32) for each in (layer.lora_B, layer.lora_A))
+            yield plain, cast(experts.merge(layer, whole(parameter, torch.float32), left, right), dtype)
+        elif owner != name:
+            yield plain, cast(_merge(model.get_submodule(owner), whole), dtype)
         elif ".lora_" not in name:
-            yield name.replace(".base_layer.", "."), whole(parameter, dtype)
+            yield plain, whole(parameter, dtype)
 
 
 def apart(model: Any, wholes: Wholes, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -272,7 +285,8 @@ def merged_files(folder: Path, model: ModelConfig, trained: Named) -> Named:
     if facts is None:
         yield from trained
         return
-    adapters, factor = dict(trained), scale(facts)
+    factor = scale(facts)
+    adapters = experts.as_in_files(dict(trained), facts["lora_rank"], model)
     for name, base in _of_model(model):
         stem = name.removesuffix(".weight")
         left, right, magnitude = (
@@ -290,7 +304,7 @@ def merged_files(folder: Path, model: ModelConfig, trained: Named) -> Named:
 
 
 def _fits(base: Tensor, left: Tensor, right: Tensor, magnitude: Tensor | None, *, is_dora: bool) -> bool:
-    if left.ndim != 2 or right.ndim != 2 or (left.shape[0], right.shape[1]) != base.shape:
+    if not left.ndim == right.ndim == base.ndim or (*left.shape[:-1], right.shape[-1]) != base.shape:
         return False
     return (magnitude is not None) == is_dora and (magnitude is None or magnitude.shape == base.shape[:1])
 
@@ -316,7 +330,7 @@ def _described(spec: StrategySpec) -> dict[str, Any]:
 def _peft_config(model: ModelConfig, *, value: bool) -> Any:
     from peft import LoraConfig
 
-    targets = model.target_modules
+    targets, parameters = experts.targets(model)
     return LoraConfig(
         base_model_name_or_path=model.path,
         task_type=None if value else "CAUSAL_LM",
@@ -324,7 +338,8 @@ def _peft_config(model: ModelConfig, *, value: bool) -> Any:
         lora_alpha=model.lora_alpha,
         use_rslora=model.lora_rslora,
         use_dora=model.lora_dora,
-        target_modules=targets if isinstance(targets, str) else list(targets),
+        target_modules=targets,
+        target_parameters=parameters,
         exclude_modules=["score"] if value else None,
     )
 
