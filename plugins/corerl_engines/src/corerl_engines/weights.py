@@ -40,8 +40,9 @@ class ExpectedWeights:
         """the model's config, as read by transformers"""
 
     def layers(self) -> list[str]:
-        """The last parts of the names of layers with adapters, such as ``q_proj``."""
-        return sorted({name.split(".lora_")[0].rpartition(".")[2] for name in self._state if ".lora_" in name})
+        """The last parts of the names of layers with adapters, such as ``q_proj``; ``experts`` for stacked ones."""
+        owners = {name.split(".lora_")[0].removesuffix(".base_layer") for name in self._state if ".lora_" in name}
+        return sorted({owner.rpartition(".")[2] for owner in owners})
 
     def bucket_size(self, limit: int, dtype: torch.dtype) -> int:
         """Bytes of a bucket: at least the largest tensor, otherwise up to ``limit``."""

@@ -68,8 +68,10 @@ class Adapter:
             dtype=self._worker.lora_config.lora_dtype,
             weights_mapper=None if mapper is None else _renaming(mapper),
         )
-        packed = self._manager.packed_modules
-        known = {*self._manager.modules, *(name for names in packed.values() for name in names)}
+        made.is_3d_lora_weight = True  # peft's pairs of stacked experts, which vLLM takes apart; no matter for layers
+        packed, modules = self._manager.packed_modules, self._manager.modules
+        known = {*modules, *(name for names in packed.values() for name in names)}
+        known |= {f"{name}.base_layer" for name in modules if name.endswith(".experts")}
         unknown = sorted(name for name in made.loras if name not in known)
         if not unknown:
             self._put(made)
