@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.config import typed
+from corerl.contracts.adapters import are_sent
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import RolloutBackendFactory
@@ -76,7 +77,6 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
     """Check everything that needs no model."""
     values = dict(request.values)
     values["model"] = {"lora_rank": RANK, "lora_alpha": ALPHA, **(values.get("model") or {})}
-    values["rollout"] = {"lora": "merged", **(values.get("rollout") or {})}
     if options.max_length is not None:  # engines have room for both together
         values["data"] = {
             "max_prompt_length": options.max_length - 1,
@@ -109,8 +109,6 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
 
 def check_adapters(config: TrainConfig) -> None:
     """Raise ConfigError for adapters of a kind that clients do not have."""
-    if config.rollout.lora != "merged":
-        raise ConfigError("rollout.lora", "must be merged: the adapters of clients have scales of their own")
     for key in ("lora_rslora", "lora_dora"):
         if getattr(config.model, key):
             raise ConfigError(f"model.{key}", "is not what clients of Tinker train: leave it out")
@@ -181,7 +179,8 @@ def build(plan: Plan, runtime: Runtime, compute: Compute) -> Service:
     """Load the models; in the computing thread."""
     config, options = plan.config, plan.options
     spec = strategy_spec(config)
-    trainer = Trainer(plan.strategy.load()(spec), spec, plan.strategy.entry.name)
+    sends = config.model.lora_rank > 0 and are_sent(config, plan.strategy.entry.facts, plan.backend.entry.facts)
+    trainer = Trainer(plan.strategy.load()(spec), spec, plan.strategy.entry.name, sends_adapters=sends)
     role = rollout_role(config, plan.backend.entry)
     runtime.reserve([role])
     rollout = runtime.spawn(role, RolloutWorker, config)

@@ -154,6 +154,11 @@ class Slot:
             return "unembed"
         return "attn" if "attn" in name or "attention" in name else "mlp"
 
+    def scale(self) -> float:
+        """The factor of the held adapter's B A."""
+        assert self._held is not None and self._held.adapter is not None
+        return self._held.adapter.alpha / self._held.adapter.rank
+
     def _scale(self, factor: float) -> None:
         for layer in self._layers():
             layer.scaling[lora.ADAPTER] = factor

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corerl.contracts.adapters import AdaptingStrategy
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import OfLogits
 from corerl.contracts.training_strategies import StrategySpec, TrainingStrategy
@@ -24,6 +25,7 @@ from corerl_tinker.training.checkpoints import About, Checkpoints, adapter_of
 from corerl_tinker.training.data import LossRequest, rows_of
 from corerl_tinker.training.objective import TinkerObjective
 from corerl_tinker.training.states import Adapter, Slot, TrainedState
+from corerl_torch import lora
 from corerl_torch.stepping import AdamStep, SteppedStrategy, take_step
 
 
@@ -43,14 +45,19 @@ class LossResult:
 class Trainer:
     """A strategy's model with the states of clients.
 
+    Args:
+        sends_adapters: the engine has the base, and gets the adapters of a client alone.
+
     Raises:
         ConfigError: the strategy cannot be stepped, or has several ranks.
     """
 
-    def __init__(self, strategy: TrainingStrategy, spec: StrategySpec, name: str) -> None:
+    def __init__(
+        self, strategy: TrainingStrategy, spec: StrategySpec, name: str, *, sends_adapters: bool = False
+    ) -> None:
         if not isinstance(strategy, SteppedStrategy):
             raise ConfigError("actor.strategy", f"'{name}' takes no single steps, as Tinker's clients do: use torch")
-        self.strategy, self.spec = strategy, spec
+        self.strategy, self.spec, self._sends_adapters = strategy, spec, sends_adapters
         self.slot = Slot(strategy)
         self._base: TrainedState = self.slot.present()
         if self.slot.is_lora:
@@ -149,8 +156,16 @@ class Trainer:
         yield self
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Of the held state, with its adapter merged: :class:`corerl.contracts.workers.WeightSource`."""
-        return self.strategy.weights(self._sent_dtype)
+        """Of the held state, or its adapter alone: :class:`corerl.contracts.workers.WeightSource`."""
+        if not self._sends_adapters:
+            return self.strategy.weights(self._sent_dtype)
+        return self._adapters(self.slot.scale() / lora.scale(vars(self.spec.model)))
+
+    def _adapters(self, factor: float) -> Iterator[tuple[str, Tensor]]:
+        """The adapter for an engine with the server's scale: B has the rest, in float32 before it is rounded."""
+        for name, tensor in cast(AdaptingStrategy, self.strategy).adapters(torch.float32):
+            scaled = tensor * factor if ".lora_B." in name else tensor
+            yield name, scaled.to(self._sent_dtype)
 
     def _backward(self, state: TrainedState, rows: Experience, objective: TinkerObjective) -> float:
         numbers = cast(SteppedStrategy, self.strategy).accumulate(rows, objective)
