@@ -57,9 +57,8 @@ def test_adapters_are_the_default_and_all_weights_a_choice():
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ({"rollout": {"lora": "adapter"}}, "rollout.lora"),
+        ({"rollout": {"lora": "adapter", "name": "sglang"}}, "rollout.lora"),
         ({"model": {"lora_dora": True}}, "model.lora_dora"),
-        ({"runtime": {"name": "ray"}}, "runtime.name"),
         ({"actor": {"strategy": "magic"}}, "magic"),
         ({"x": 1}, "x"),
     ],
