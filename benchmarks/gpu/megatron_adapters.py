@@ -50,14 +50,14 @@ def main() -> int:
     for name in asked.only or CASES[dist.get_world_size()].split():
         model, *sizes = [each for each in name.split(",") if each != "recompute"]
         options = {SHORT[key]: json.loads(value.lower()) for key, _, value in (size.partition("=") for size in sizes)}
-        began = time.perf_counter()
+        began, failed = time.perf_counter(), ""
+        found: dict[str, float] = {}
         try:
             found = _case(model, options, asked.device, recompute="recompute" in name)
         except Exception as error:
-            found = {"error": f"{type(error).__name__}: {error}"}
+            failed = f"{type(error).__name__}: {error}"
         parallel.forget()
-        given = ranks.gather(found)
-        errors = [each["error"] for each in given if "error" in each]
+        given, errors = ranks.gather(found), [each for each in ranks.gather(failed) if each]
         worst: dict[str, Any] = {"error": errors[0]} if errors else {k: max(e[k] for e in given) for k in found}
         wrong |= bool(errors) or any(
             value > (0.02 if key == "bf16_loss" else 1e-4) for key, value in worst.items() if key != "error"

@@ -137,7 +137,7 @@ class Engine:
 
 def sampled(trainer: Trainer, model: ModelConfig, args: argparse.Namespace, timer: Timer) -> int:
     """Print whether clients in turn get what each gets alone; returns 1 if not."""
-    vocabulary, states = trainer.strategy.model.config.get_text_config().vocab_size, []  # type: ignore[attr-defined]
+    vocabulary, states = trainer.strategy.model.config.get_text_config().vocab_size, []
     for number in range(2):
         state = trainer.new_state(Adapter(max(1, args.rank // (1 + number)), 32.0, seed=number))
         trainer.forward_backward(state, request(np.random.default_rng(number), vocabulary, args.rows, args.tokens))

@@ -84,10 +84,19 @@ class Adapters:
         pairs: LowRank | None = None
         if (layer := table.layer(weight)) is not None:
             parts = [table.shapes[part] for part in weight.parts]
-            own = {"sequence_parallel": bool(layer.config.sequence_parallel), "device": self.device}
-            rank = spec.model.lora_rank
-            geometry, tensor = table.geometry, self.ranks.tensor
-            pairs = LowRank(weight.kind, parts, adapted, rank, self.scale, geometry, tensor, **own)
+            rank, shares = spec.model.lora_rank, bool(layer.config.sequence_parallel)
+            geometry, tensor, device = table.geometry, self.ranks.tensor, self.device
+            pairs = LowRank(
+                weight.kind,
+                parts,
+                adapted,
+                rank,
+                self.scale,
+                geometry,
+                tensor,
+                sequence_parallel=shares,
+                device=device,
+            )
             attach(layer, pairs)
         dims = {"A": 1} if weight.kind == "columns" else {"B": 0}
         for number, (stem, has) in enumerate(zip(stems, adapted, strict=True)):
@@ -115,7 +124,9 @@ class Adapters:
         """
         sizes = [each.shape.numel() for each in self.entries.values()]
         whole = torch.zeros(sum(sizes), dtype=self.dtype, device=self.device)
-        parts = [part.view(each.shape) for part, each in zip(whole.split(sizes), self.entries.values(), strict=True)]
+        parts = [
+            part.view(each.shape) for part, each in zip(torch.split(whole, sizes), self.entries.values(), strict=True)
+        ]
         for part, each in zip(parts, self.entries.values(), strict=True):
             if each.own is not None and (each.dim is not None or self.ranks.tensor.rank == 0):
                 self._share(part, each).copy_(of(each.own))
@@ -135,7 +146,9 @@ class Adapters:
         """Set all trained parameters, or tensors of theirs, from rank 0's ``source``; a collective."""
         sizes = [each.shape.numel() for each in self.entries.values()]
         whole = torch.empty(sum(sizes), dtype=self.dtype, device=self.device)
-        parts = [part.view(each.shape) for part, each in zip(whole.split(sizes), self.entries.values(), strict=True)]
+        parts = [
+            part.view(each.shape) for part, each in zip(torch.split(whole, sizes), self.entries.values(), strict=True)
+        ]
         if dist.get_rank() == 0:
             assert source is not None
             for (name, each), part in zip(self.entries.items(), parts, strict=True):

@@ -97,7 +97,7 @@ def attach(layer: nn.Module, pairs: LowRank) -> None:
         output, bias = result
         return (output + layer.low_rank(given[0])).to(output.dtype), bias
 
-    layer.register_forward_hook(add)  # type: ignore[arg-type]
+    layer.register_forward_hook(add)
 
 
 def _parameter(rows: int, columns: int, device: str, *, divided: bool) -> nn.Parameter:

@@ -82,7 +82,7 @@ def merge(layer: Any, stack: Tensor, left: Tensor, right: Tensor) -> Tensor:
         left, right: B and A.
     """
     ((name, rank),) = layer.r.items()
-    change = torch.bmm(*apart(left.float(), right.float(), rank)) * layer.scaling[name]
+    change: Tensor = torch.bmm(*apart(left.float(), right.float(), rank)) * layer.scaling[name]
     return stack.float() + (change if layer._did_swap_in_out_features else change.transpose(1, 2))
 
 

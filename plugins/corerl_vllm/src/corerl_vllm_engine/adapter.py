@@ -46,7 +46,8 @@ class Adapter:
         held, self._coming = self._buckets[self._coming], self._coming + 1
         if not held.take(bucket, self._worker.device):
             self._copies = None
-        return held.tensors.values()
+        tensors: dict[str, Tensor] = held.tensors
+        return tensors.values()
 
     def end(self, complete: bool) -> list[str]:
         """Replace the adapter, if the update is complete; returns layers that the model does not have."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Copies(TorchDispatchMode):
+class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes, within, how tensors are computed from buffers: views of them scaled in place, and copied elsewhere.
 
     Args:
@@ -19,7 +19,7 @@ class Copies(TorchDispatchMode):
     """
 
     def __init__(self, buffers: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._places = {buffer.untyped_storage().data_ptr() for buffer in buffers}
         self._scaled: dict[float, list[Tensor]] = {}
         self._from: list[Tensor] = []

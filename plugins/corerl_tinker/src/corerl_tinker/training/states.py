@@ -127,7 +127,7 @@ class Slot:
         if tensor.ndim == 0 or not isinstance(parameter, DTensor):
             return local(tensor)
         sharded = _sharded(local(tensor).to(parameter.device), parameter)
-        full: Tensor = sharded.full_tensor()  # type: ignore[no-untyped-call]
+        full: Tensor = sharded.full_tensor()
         return full
 
     def share(self, number: int, whole: Tensor) -> Tensor:

@@ -123,8 +123,8 @@ class Trainer:
         whole = torch.cat(parts).to(device)
         dist.all_reduce(loss)
         dist.all_reduce(whole)
-        counts = [rows * columns for rows, columns in sizes]
-        return float(loss), [part.view(size) for part, size in zip(whole.cpu().split(counts), sizes, strict=True)]
+        split = torch.split(whole.cpu(), [rows * columns for rows, columns in sizes])
+        return float(loss), [part.view(size) for part, size in zip(split, sizes, strict=True)]
 
     def hold(self, state: TrainedState) -> None:
         """Put a state into the model, for :meth:`weights`."""
