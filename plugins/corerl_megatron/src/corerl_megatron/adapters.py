@@ -49,7 +49,7 @@ class Adapters:
     def __init__(
         self, pieces: Sequence[Any], spec: StrategySpec, table: Weights, ranks: Layout, source: Mapping[str, Tensor]
     ) -> None:
-        self.ranks, self.device, self.dtype = ranks, spec.device, torch.float32
+        self.ranks, self.device = ranks, spec.device
         self.scale = lora.scale(vars(spec.model))
         shapes = shapes_of(spec)
         layers = {weight: weight.parts for weight in table.table if weight.kind in KINDS and weight.expert is None}
@@ -122,11 +122,7 @@ class Adapters:
         Args:
             of: the streamed tensor of a parameter, in its shape: itself, its gradient, the optimizer's moments.
         """
-        sizes = [each.shape.numel() for each in self.entries.values()]
-        whole = torch.zeros(sum(sizes), dtype=self.dtype, device=self.device)
-        parts = [
-            part.view(each.shape) for part, each in zip(torch.split(whole, sizes), self.entries.values(), strict=True)
-        ]
+        whole, parts = self._memory()
         for part, each in zip(parts, self.entries.values(), strict=True):
             if each.own is not None and (each.dim is not None or self.ranks.tensor.rank == 0):
                 self._share(part, each).copy_(of(each.own))
@@ -144,16 +140,13 @@ class Adapters:
         of: Callable[[Tensor], Tensor] = Tensor.detach,
     ) -> None:
         """Set all trained parameters, or tensors of theirs, from rank 0's ``source``; a collective."""
-        sizes = [each.shape.numel() for each in self.entries.values()]
-        whole = torch.empty(sum(sizes), dtype=self.dtype, device=self.device)
-        parts = [
-            part.view(each.shape) for part, each in zip(torch.split(whole, sizes), self.entries.values(), strict=True)
-        ]
+        whole, parts = self._memory()
+        for name, each in self.entries.items() if source else ():  # on every rank that has read a file
+            if (given := source[name].shape) != each.shape:
+                raise ValueError(f"'{name}' has shape {list(given)}, not {list(each.shape)}")
         if dist.get_rank() == 0:
             assert source is not None
-            for (name, each), part in zip(self.entries.items(), parts, strict=True):
-                if source[name].shape != each.shape:
-                    raise ValueError(f"'{name}' has shape {list(source[name].shape)}, not {list(each.shape)}")
+            for name, part in zip(self.entries, parts, strict=True):
                 part.copy_(source[name])
         dist.broadcast(whole, 0)
         for part, each in zip(parts, self.entries.values(), strict=True):
@@ -170,6 +163,13 @@ class Adapters:
                 yield name, lora.with_adapter(base.to(left.device), left, right, self.scale)
             else:
                 yield name, trained.get(name, base)
+
+    def _memory(self) -> tuple[Tensor, list[Tensor]]:
+        """One tensor of zeros, and its views for all trained parameters."""
+        shapes = [each.shape for each in self.entries.values()]
+        whole = torch.zeros(sum(shape.numel() for shape in shapes), dtype=torch.float32, device=self.device)
+        parts = torch.split(whole, [shape.numel() for shape in shapes])
+        return whole, [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _share(self, whole: Tensor, each: Trained) -> Tensor:
         """This rank's part of a whole tensor, a view."""
