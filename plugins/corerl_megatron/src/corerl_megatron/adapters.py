@@ -141,13 +141,13 @@ class Adapters:
     ) -> None:
         """Set all trained parameters, or tensors of theirs, from rank 0's ``source``; a collective."""
         whole, parts = self._memory()
-        for name, each in self.entries.items() if source else ():  # on every rank that has read a file
-            if (given := source[name].shape) != each.shape:
-                raise ValueError(f"'{name}' has shape {list(given)}, not {list(each.shape)}")
+        given = source or {}
+        for name, each in self.entries.items() if given else ():  # on every rank that has read a file
+            if (shape := given[name].shape) != each.shape:
+                raise ValueError(f"'{name}' has shape {list(shape)}, not {list(each.shape)}")
         if dist.get_rank() == 0:
-            assert source is not None
             for name, part in zip(self.entries, parts, strict=True):
-                part.copy_(source[name])
+                part.copy_(given[name])
         dist.broadcast(whole, 0)
         for part, each in zip(parts, self.entries.values(), strict=True):
             if each.own is not None:

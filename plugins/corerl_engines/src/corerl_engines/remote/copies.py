@@ -34,7 +34,7 @@ class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **(kwargs or {}))
 
     def _copied(self, to: Tensor, source: Tensor) -> None:
-        if source.dim() == 0:  # zeros, which stay
+        if not any(source.stride()):  # one number for all, the zeros of an empty layer, which stay
             return
         self.is_whole &= self._is_of_buffer(source)
         self._from.append(source)
