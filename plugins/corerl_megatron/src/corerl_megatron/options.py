@@ -67,6 +67,8 @@ class MegatronOptions:
         master = 4 if size.bytes < 4 else 0
         optimizer = (8 + master) * trained / (copies if self.use_distributed_optimizer else 1)
         weights, gradients = size.bytes * parameters, 4 * trained
+        if updated and model.lora_rank:  # adapters, float32, of which some are whole on each tensor-parallel rank
+            weights, gradients, optimizer = weights + 4 * size.trained, 4 * size.trained, 8 * size.trained
         full = self.recompute_granularity == "full" or (
             self.recompute_granularity is None and model.enable_gradient_checkpointing
         )
