@@ -183,7 +183,7 @@ def test_with_adapters_the_bytes_of_an_update_and_the_reference_without_a_copy_a
         (["model.lora_dora=true"], "model.lora_dora", "needs model.lora_rank of at least 1"),
         (["model.lora_rank=2", "model.lora_dora=true", "rollout.lora=adapter"], "rollout.lora", "get DoRA merged"),
         (["model.lora_rank=2", "model.load_format=dummy", "rollout.lora=adapter"], "rollout.lora", "random weights"),
-        (["model.lora_rank=2", "actor.strategy=megatron", "rollout.lora=adapter"], "rollout.lora", "sends all weights"),
+        (["model.lora_rank=2", "rollout.name=sglang", "rollout.lora=adapter"], "rollout.lora", "takes all weights"),
     ],
 )
 def test_adapters_that_cannot_be_sent_are_errors(check, overrides, key, why):

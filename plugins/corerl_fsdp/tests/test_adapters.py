@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import functools
 
 import pytest
 import rank_jobs
@@ -10,7 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from test_lora import batch, log_probs, moved, strategy
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
@@ -24,7 +23,6 @@ from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 from corerl_testing.tiny_model import tiny_model
 from corerl_testing.training_reference import copied_weights, step
-from corerl_torch import lora
 
 KINDS = [SingleDeviceStrategy, FsdpStrategy]
 ALONE = MicroBatching(max_sequences=1)
@@ -197,17 +195,6 @@ def test_a_checkpoint_of_another_variant_is_refused(tmp_path, variant):
 def test_a_rank_above_the_sides_of_a_layer_is_refused():
     with pytest.raises(ConfigError, match=r"model.lora_rank: is 40, and the smaller side of .*down_proj is 24"):
         strategy(lora_rank=40)
-
-
-def test_experts_are_refused_and_their_attention_is_adapted():
-    sizes = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_key_value_heads": 1}
-    build = functools.partial(AutoModelForCausalLM.from_config, Qwen3MoeConfig(**sizes, **experts))
-    with pytest.raises(ConfigError, match=r"model.target_modules: .*experts is no linear layer: name linear layers"):
-        lora.insert(build(), ModelConfig("m", lora_rank=2))
-    model = build()
-    lora.insert(model, ModelConfig("m", lora_rank=2, target_modules=["q_proj", "o_proj"]))
-    assert len(lora.parameters(model)) == 4
 
 
 @pytest.mark.xdist_group("ranks")

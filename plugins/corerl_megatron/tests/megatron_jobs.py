@@ -24,6 +24,8 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_megatron.weights import Weights
 from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
+from corerl_testing.training_reference import copied_weights
+from corerl_torch import lora
 from corerl_torch.loading import load_model
 from corerl_torch.weights.names import as_in_files
 
@@ -47,13 +49,27 @@ class Jobs(RankJobs):
 
         def step():
             if megatron:
-                found = strategy.weights_table.stream(strategy.optimizer.gradient)
+                found = (strategy.adapted or strategy.weights_table).stream(strategy.optimizer.gradient)
             else:
-                found = ((name, each.grad) for name, each in strategy.model.named_parameters())
+                found = ((name, each.grad) for name, each in lora.trained(strategy.model))
             seen.update((name, gradient.detach().cpu().clone()) for name, gradient in found)
             return take_step()
 
         setattr(of, method, step)
+
+    def adapt(self, job):
+        """Adapters after updates, and log-probs with and without them."""
+        strategy, limit = self.strategy(job), MicroBatching(max_sequences=2)
+        experience = share(rank_batch(), strategy)
+        for _ in range(2):
+            strategy.update(experience, AllOutputs())
+        with strategy.base(limit):
+            base = strategy.forward(experience, ["log_probs"]).log_probs
+        adapted = strategy.forward(experience, ["log_probs"]).log_probs
+        if "export" in job:
+            strategy.export(Path(job["export"]))
+        sent = {name: each.detach().clone() for name, each in strategy.adapters(torch.float32)}
+        return {"sent": sent, "base": base, "adapted": adapted, "weights": copied_weights(strategy)}
 
     def distill(self, job):
         """The gradient of an update that a teacher's hidden states teach, through the strategy's own output layer."""

@@ -132,7 +132,10 @@ def config_file(tmp_path):
     [
         (["actor.strategy={name: megatron, tensor_model_parallel_size: 3}"], "3 does not divide the 2 key and value"),
         (["actor.strategy={name: megatron, tensor_model_parallel_size: 2}"], "takes 2 ranks"),
-        (["actor.strategy=megatron", "model.lora_rank=8"], "model.lora_rank: strategy megatron trains a model's own"),
+        (
+            ["actor.strategy=megatron", "model.lora_rank=8", "model.lora_dora=true"],
+            "lora_dora: strategy megatron has",
+        ),
         (
             ["actor.strategy={name: megatron, use_mbridge: true, tensor_model_parallel_size: 2}"],
             "actor.strategy.use_mbridge: mbridge exports the vocabulary of 151665 with the padding for 2 ranks",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from corerl.errors import ConfigError
 from corerl_engines.remote.recording import KEPT, Recording
 from corerl_sglang.backend import adapter_arguments
 from corerl_sglang_engine.requests import LEAST, adapter_config, finish_reason, likeliest, routed_experts
@@ -55,9 +56,23 @@ def test_experts_are_read_from_sglangs_text():
 
 @pytest.mark.parametrize(("is_rs", "scale"), [(False, 32 / 16), (True, 32 / 4)])
 def test_the_adapters_scale_is_alpha_over_rank_or_its_root(is_rs, scale):
-    facts = {"rank": 16, "alpha": 32, "rslora": is_rs, "layers": ["q_proj"]}
+    facts = {"rank": 16, "alpha": 32, "rslora": is_rs, "layers": ["q_proj", "v_proj"]}
     config = adapter_config(facts)
-    assert config["lora_alpha"] / config["r"] == scale and config["target_modules"] == ["q_proj"]
+    assert config["lora_alpha"] / config["r"] == scale and config["target_modules"] == ["q_proj", "v_proj"]
+    assert config["peft_type"] == "LORA"
     arguments = adapter_arguments(facts)
     assert arguments["max_lora_rank"] == 16 and arguments["enable_weights_cpu_backup"]
     assert adapter_arguments(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (["experts", "q_proj", "v_proj"], "rollout.lora: SGLang gets adapters of experts merged"),
+        (["q_proj", "o_proj"], "model.target_modules: SGLang needs adapters of v_proj beside those of k_proj"),
+        (["up_proj"], "SGLang needs adapters of gate_proj beside those of up_proj"),
+    ],
+)
+def test_adapters_that_sglang_does_not_take_are_refused(layers, message):
+    with pytest.raises(ConfigError, match=message):
+        adapter_arguments({"rank": 16, "alpha": 32, "rslora": False, "layers": layers})

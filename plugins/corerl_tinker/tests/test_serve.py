@@ -57,10 +57,9 @@ def test_adapters_are_the_default_and_all_weights_a_choice():
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ({"rollout": {"lora": "adapter"}}, "rollout.lora"),
+        ({"rollout": {"lora": "adapter", "name": "sglang"}}, "rollout.lora"),
         ({"model": {"lora_dora": True}}, "model.lora_dora"),
         ({"model": {"dtype": "fp16"}}, "model.dtype: fp16 needs a loss scale"),
-        ({"runtime": {"name": "ray"}}, "runtime.name"),
         ({"actor": {"strategy": "magic"}}, "magic"),
         ({"x": 1}, "x"),
     ],

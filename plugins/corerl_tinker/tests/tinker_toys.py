@@ -54,10 +54,10 @@ def loss_request(loss="cross_entropy", seed=0, backward=True, **config):
 
 
 @contextlib.contextmanager
-def running(folder, rank=4, max_body_mb=4.0, **options):
+def running(folder, rank=4, max_body_mb=4.0, values=None, **options):
     """A server; ``stop()`` ends it early."""
     model = str(tiny_model())
-    values = {"model": {"path": model, "lora_rank": rank}, "actor": {"device": "cpu"}}
+    values = {"model": {"path": model, "lora_rank": rank}, "actor": {"device": "cpu"}, **(values or {})}
     request = ServeRequest(values, load_plugins(), None, 0, None)
     planned = plan(request, TinkerOptions(folder=str(folder), **options))
     runtime = planned.runtime.load()(planned.config.runtime)

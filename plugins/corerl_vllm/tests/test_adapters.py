@@ -96,9 +96,16 @@ def test_tokens_after_an_update_in_flight_are_of_the_new_adapter_alone(backend: 
 
 
 def test_a_rank_that_vllm_has_no_room_for_is_refused():
-    assert adapter_arguments({"rank": 17, "layers": ["q_proj"]})["max_lora_rank"] == 32
+    assert adapter_arguments({"rank": 17, "layers": ["q_proj"]}, "cpu")["max_lora_rank"] == 32
     with pytest.raises(ConfigError, match=r"model.lora_rank: is 513, and vLLM takes at most 512"):
-        adapter_arguments({"rank": 513, "layers": []})
+        adapter_arguments({"rank": 513, "layers": []}, "cpu")
+
+
+def test_adapters_of_experts_are_given_as_stacks_and_on_cuda_alone():
+    mixture = {"rank": 8, "layers": ["experts", "q_proj"]}
+    assert adapter_arguments(mixture, "cuda")["enable_mixed_moe_lora_format"]
+    with pytest.raises(ConfigError, match=r"rollout.lora: vLLM has adapters of experts only on CUDA"):
+        adapter_arguments(mixture, "cpu")
 
 
 def test_an_engine_with_random_weights_is_refused(start: Callable[..., VllmBackend], engine_python: str):

@@ -87,6 +87,9 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         adapted = [each for name, each in linear if names == "all-linear" or name.rpartition(".")[2] in names]
         trained = sum(model.lora_rank * (each.in_features + each.out_features) for each in adapted)
         trained += sum(each.out_features for each in adapted) if model.lora_dora else 0
+        if "experts" in names:
+            stacks = [each.shape for name, each in built.named_parameters() if ".experts." in name and each.ndim == 3]
+            trained += sum(model.lora_rank * shape[0] * (shape[1] + shape[2]) for shape in stacks)
         trained += built.score.weight.numel() if head == "value" else 0
     return ModelSize(
         parameters=parameters,

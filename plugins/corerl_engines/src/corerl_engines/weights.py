@@ -40,8 +40,9 @@ class ExpectedWeights:
         """the model's config, as read by transformers"""
 
     def layers(self) -> list[str]:
-        """The last parts of the names of layers with adapters, such as ``q_proj``."""
-        return sorted({name.split(".lora_")[0].rpartition(".")[2] for name in self._state if ".lora_" in name})
+        """The last parts of the names of layers with adapters, such as ``q_proj``; ``experts`` for stacked ones."""
+        owners = {name.split(".lora_")[0].removesuffix(".base_layer") for name in self._state if ".lora_" in name}
+        return sorted({owner.rpartition(".")[2] for owner in owners})
 
     def bucket_size(self, limit: int, dtype: torch.dtype) -> int:
         """Bytes of a bucket: at least the largest tensor, otherwise up to ``limit``."""
@@ -93,10 +94,9 @@ class HostBucket:
     def source(self) -> dict[str, Any]:
         return {"path": f"/proc/{os.getpid()}/fd/{self._descriptor}"}
 
-    @torch.no_grad()
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
-        view(self._memory, slot).copy_(tensor)
+        view(self._memory, slot).copy_(tensor.detach())
 
     def arrive(self) -> None:
         pass
@@ -112,6 +112,8 @@ class DeviceBucket:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._memory: Tensor | None = torch.empty(size, dtype=torch.uint8, device=device)
+        self._views: dict[Slot, Tensor] = {}
+        """made once: a view takes as long as a small copy"""
         storage: Any = self._memory.untyped_storage()
         _, block, length, offset, counter, counter_offset, event, wait = storage._share_cuda_()
         handle = [block.hex(), length, offset, counter.hex(), counter_offset, event.hex(), wait]
@@ -122,10 +124,11 @@ class DeviceBucket:
     def source(self) -> dict[str, Any]:
         return self._source
 
-    @torch.no_grad()
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
-        view(self._memory, slot).copy_(tensor)
+        if (own := self._views.get(slot)) is None:
+            own = self._views[slot] = view(self._memory, slot)
+        own.copy_(tensor.detach())
 
     def arrive(self) -> None:
         assert self._memory is not None
@@ -136,7 +139,7 @@ class DeviceBucket:
         if self._memory is not None:
             storage: Any = torch.UntypedStorage
             storage._release_ipc_counter_cuda(*self._counter)
-            self._memory = None
+            self._memory, self._views = None, {}
 
 
 def device_uuid(device: torch.device) -> str:

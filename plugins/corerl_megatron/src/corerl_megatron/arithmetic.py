@@ -83,7 +83,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     head = "value" if key.startswith("critic") else "lm"
     path = (config.critic.path if key.startswith("critic") else None) or config.model.path
     names = {"model.path": path} | ({"ref.path": config.ref.path} if config.ref.path else {})
-    check_model(config.model)
+    check_model(config.model, key, options)
     for name, each in names.items():
         file = Path(each).expanduser() / "config.json"
         if file.is_file():
@@ -115,12 +115,14 @@ def check_installed(key: str, options: MegatronOptions) -> None:
         )
 
 
-def check_model(model: ModelConfig) -> None:
+def check_model(model: ModelConfig, key: str, options: MegatronOptions) -> None:
     """Raise ConfigError for options that the strategy supports for no model."""
-    if model.lora_rank:
-        raise ConfigError("model.lora_rank", "strategy megatron trains a model's own weights only: it must be 0")
     if model.dtype == "fp16":
         raise ConfigError("model.dtype", "strategy megatron scales no loss, which fp16 needs: use bf16, or fsdp")
+    if model.lora_rank and model.lora_dora:
+        raise ConfigError("model.lora_dora", "strategy megatron has no DoRA: set it to false, or use torch or fsdp")
+    if model.lora_rank and options.use_mbridge:
+        raise ConfigError(f"{key}.use_mbridge", "mbridge has no names for adapters (model.lora_rank): set it to false")
     if model.attn_implementation != "sdpa":
         raise ConfigError(
             "model.attn_implementation",

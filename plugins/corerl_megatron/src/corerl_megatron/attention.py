@@ -96,11 +96,15 @@ class RMSNorm(nn.Module):
         return nn.functional.rms_norm(states, self.weight.shape, self.weight, self.eps)
 
 
-def layers(config: TransformerConfig, count: int) -> TransformerBlockSubmodules:
-    """The specification of ``count`` layers and of the norm after the last one."""
+def layers(config: TransformerConfig, count: int, *, plain: bool = False) -> TransformerBlockSubmodules:
+    """The specification of ``count`` layers and of the norm after the last one.
+
+    Args:
+        plain: no module of Transformer Engine, whose linear layers hide the input that they norm.
+    """
     experts, qk_norm = config.num_moe_experts, config.qk_layernorm
-    fused = importlib.util.find_spec("transformer_engine") is not None and not config.use_cpu_initialization
-    if fused:
+    engine = importlib.util.find_spec("transformer_engine") is not None and not config.use_cpu_initialization
+    if engine and not plain:
         spec = get_gpt_layer_with_transformer_engine_spec(num_experts=experts, qk_layernorm=qk_norm)
     else:
         spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=qk_norm, normalization="RMSNorm")

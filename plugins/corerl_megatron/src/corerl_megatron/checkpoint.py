@@ -1,4 +1,4 @@
-"""Checkpoints: on CUDA megatron-core's distributed ones, which need CUDA; on the CPU one file from all ranks.
+"""Checkpoints: on CUDA megatron-core's distributed ones, which need CUDA; on the CPU, and of adapters, one file.
 
 Ranks with another layout can read both, because tensors are stored under names of the whole model.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from corerl.errors import ModelError, SaveError
 from corerl.files import read_text, reading, reading_file
+from corerl_megatron.adapters import Adapters
 from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.parallel import Layout
 from corerl_megatron.pickled_files import require_plain
@@ -32,11 +33,12 @@ class Checkpoint:
 
     Args:
         pieces: pieces of the model.
+        weights: of the model, or its adapters.
         model: facts that must be equal in a checkpoint's model and in this one.
     """
 
     def __init__(
-        self, pieces: list[Any], weights: Weights, optimizer: Any, ranks: Layout, model: dict[str, Any]
+        self, pieces: list[Any], weights: Weights | Adapters, optimizer: Any, ranks: Layout, model: dict[str, Any]
     ) -> None:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
 
@@ -95,7 +97,7 @@ class Checkpoint:
         state: dict[str, Tensor] = {}
         for key, of in self._parts():
             for name, whole in self.weights.stream(of):
-                state[f"{key}.{name}"] = whole.detach().clone(memory_format=torch.contiguous_format)
+                state[f"{key}.{name}"] = whole.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         steps = {float(values["step"]) for values in self.optimizer.optimizer.state.values()}
         state["step"] = torch.tensor(max(steps, default=0.0))
         return state
@@ -117,7 +119,7 @@ class Checkpoint:
         for parameter in self.weights.parameters.values():
             values = states[parameter]
             if not values:
-                values["step"] = torch.zeros((), dtype=torch.float32)
+                values["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 values.update((name, torch.zeros_like(parameter)) for name in MOMENTS)
         moments = [(name, lambda parameter, name=name: states[parameter][name]) for name in MOMENTS]
         return [("model", torch.Tensor.detach), *moments]

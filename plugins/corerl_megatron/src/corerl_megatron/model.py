@@ -29,7 +29,7 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
 from corerl_megatron.router_replay import StageReplay
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
-from corerl_torch import layout, outputs
+from corerl_torch import layout, lora, outputs
 from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
@@ -63,7 +63,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         count = get_num_layers_to_build(config, vp_stage=vp_stage, pp_rank=ranks.pipeline.rank)
         super().__init__(
             config,
-            layers(config, count),
+            layers(config, count, plain=lora.enabled(spec)),
             vocab_size=padded_vocabulary(vocabulary, ranks.tensor.size),
             max_sequence_length=1,  # used only by learned position embeddings
             pre_process=is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
@@ -95,6 +95,8 @@ class Stage(GPTModel):  # type: ignore[misc]
         share = sharing.slice(whole) if sharing else None
         inputs, positions, real, tokens = share.layout if share else whole
         hidden = self.embedding(input_ids=inputs["input_ids"], position_ids=None) if self.pre_process else None
+        if hidden is not None and torch.is_grad_enabled():
+            hidden.requires_grad_()  # of a frozen embedding: recomputed layers need an input that asks for gradients
         rows = self._rows(inputs, sharing)
         if self.replay:
             rows.begin = self.replay.beginning(self.replay.choices(batch, tokens))
@@ -127,7 +129,7 @@ class Stage(GPTModel):  # type: ignore[misc]
     ) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
         if self.head != "lm":
-            return {"values": self.score(hidden).squeeze(-1).float()}
+            return {"values": self.score(hidden.to(self.score.weight.dtype)).squeeze(-1).float()}
         given = {"hidden_states": hidden} if "hidden_states" in wanted else {}
         names = {each for each in wanted if isinstance(each, str)} - {"hidden_states"}
         targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]

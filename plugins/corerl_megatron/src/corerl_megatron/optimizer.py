@@ -157,40 +157,49 @@ class LibraryOptimizer:
 
 
 class PlainOptimizer:
-    """torch's AdamW on this rank's part of the weights; gradients are summed over the ranks with other tokens."""
+    """torch's AdamW on this rank's part of the trained weights; gradients are summed over the ranks with other tokens.
+
+    For all weights on the CPU, and for adapters, whose state is small.
+    """
 
     def __init__(self, pieces: Sequence[nn.Module], spec: StrategySpec, ranks: Layout) -> None:
         assert spec.optim is not None
         self.pieces, self.ranks, self.limit = pieces, ranks, spec.grad_clip
-        (self.model,) = pieces
+        self.model = nn.ModuleList(pieces)
         self.optimizer = build_optimizer(self.model, spec.optim)
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
         self.norm = 0.0
 
     def reduce(self) -> float:
-        tensor, total = self.ranks.tensor, torch.zeros((), dtype=torch.float64)
-        for name, parameter in self.model.named_parameters():
+        tensor, pipeline = self.ranks.tensor, self.ranks.pipeline
+        total = torch.zeros((), dtype=torch.float64, device=next(self.model.parameters()).device)
+        for name, parameter in self._trained():
             gradient = parameter.grad = self.gradient(parameter)
             if self.ranks.gradients.size > 1:
                 dist.all_reduce(gradient, group=self.ranks.gradients.group)
-            if tensor.size > 1 and (
-                "q_layernorm" in name or "k_layernorm" in name
-            ):  # gradients of this rank's heads only
+            if tensor.size > 1 and (  # gradients of this rank's heads, or tokens, only
+                "q_layernorm" in name or "k_layernorm" in name or getattr(parameter, "sequence_parallel", False)
+            ):
                 dist.all_reduce(gradient, group=tensor.group)
             if getattr(parameter, "tensor_model_parallel", False) or tensor.rank == 0:
                 total += gradient.double().square().sum()
-        if tensor.size > 1:
-            dist.all_reduce(total, group=tensor.group)
+        for group in (tensor, pipeline):
+            if group.size > 1:
+                dist.all_reduce(total, group=group.group)
         self.norm = float(total.sqrt())
         return self.norm
 
     def step(self) -> float:
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.limit, torch.tensor(self.norm))
+        own = [parameter for _, parameter in self._trained()]
+        nn.utils.clip_grads_with_norm_(own, self.limit, torch.tensor(self.norm))
         lr = float(self.schedule.get_last_lr()[0])
         self.optimizer.step()
         self.schedule.step()
         self.zero_grad()
         return lr
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return ((name, each) for name, each in self.model.named_parameters() if each.requires_grad)
 
     def take_rate(self) -> None:
         for group, lr in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):

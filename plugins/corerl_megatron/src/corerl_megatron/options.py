@@ -38,6 +38,9 @@ class MegatronOptions:
         False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
     )
     use_mbridge: bool = option(False, "let the package mbridge convert weights (dense models), not the plugin's tables")
+    lora_export: Literal["merged", "adapter"] = option(
+        "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
+    )
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )
@@ -64,6 +67,8 @@ class MegatronOptions:
         master = 4 if size.bytes < 4 else 0
         optimizer = (8 + master) * trained / (copies if self.use_distributed_optimizer else 1)
         weights, gradients = size.bytes * parameters, 4 * trained
+        if updated and model.lora_rank:  # adapters, float32, of which some are whole on each tensor-parallel rank
+            weights, gradients, optimizer = weights + 4 * size.trained, 4 * size.trained, 8 * size.trained
         full = self.recompute_granularity == "full" or (
             self.recompute_granularity is None and model.enable_gradient_checkpointing
         )

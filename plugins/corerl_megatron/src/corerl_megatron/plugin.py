@@ -17,6 +17,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         options="corerl_megatron.options:MegatronOptions",
         replays=("experts", "kept_tokens"),
         distributed=True,
+        adapters=True,
         read_checkpoint="corerl_megatron.reading:read",
         summary="tensor, pipeline, context and expert parallel (megatron-core); AdamW",
     )

@@ -29,6 +29,7 @@ from corerl_megatron.conversion import unshard
 from corerl_megatron.pickled_files import read_metadata
 from corerl_megatron.stored import check_tensor, facts_of, reason_of, sizes_of
 from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
+from corerl_torch import lora
 from corerl_torch.loading import load_model
 
 FILE, PREFIX = "state.safetensors", "model."
@@ -40,12 +41,13 @@ Slice = tuple[str, tuple[int, ...]]
 
 
 def read(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a checkpoint of ``megatron``, from a CPU or from CUDA.
+    """The weights of a checkpoint of ``megatron``, from a CPU or from CUDA, with adapters merged.
 
     Raises:
         ModelError: the checkpoint is of another model than ``model.path``.
     """
-    return _of_file(folder / FILE) if os.path.lexists(folder / FILE) else _of_shards(folder, model)
+    own = _of_file(folder / FILE) if os.path.lexists(folder / FILE) else _of_shards(folder, model)
+    return lora.merged_files(folder, model, own)
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:

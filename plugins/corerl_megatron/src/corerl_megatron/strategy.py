@@ -5,6 +5,8 @@ Every method except ``shape`` is a collective: all ranks call it; ranks of one d
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
-from corerl.contracts.training_strategies import ARCHITECTURE, StrategySpec
+from corerl.contracts.training_strategies import ARCHITECTURE, MicroBatching, StrategySpec
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl_megatron import model, parallel, pipeline
+from corerl_megatron.adapters import Adapters, first_values
 from corerl_megatron.arithmetic import (
     ModelFacts,
     check_bridge,
@@ -34,7 +37,7 @@ from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights
-from corerl_torch import packed_attention
+from corerl_torch import lora, packed_attention
 from corerl_torch import ranks as world
 from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
@@ -54,7 +57,8 @@ class MegatronStrategy:
     def __init__(self, spec: StrategySpec, options: MegatronOptions | None = None) -> None:
         self.spec, self.options, self.rounding = spec, options or MegatronOptions(), RoundingLoss()
         check_installed(KEY, self.options)
-        check_model(spec.model)
+        check_model(spec.model, KEY, self.options)
+        lora.check_export(spec, self.options.lora_export)
         self.dtype = compute_dtype(spec.model, spec.device)
         self.meta: Any = load_model(spec.model, spec.head, device="meta", dtype=self.dtype)
         facts = ModelFacts.read("model.path", self.meta.config.to_dict())
@@ -76,10 +80,12 @@ class MegatronStrategy:
             with own_random_state(spec.device, spec.seed):  # some of its modules are initialised randomly
                 self.pieces = model.build(spec, self.options, self.ranks, facts, self.meta)
             self.weights_table = Weights(self.pieces, facts, self.meta, self.ranks, spec.head)
+            self.adapted: Adapters | None = None
             self._load()
         self.optimizer = self._optimizer()
         same = {name: getattr(self.meta.config, name, None) for name in ARCHITECTURE} | {"head": spec.head}
-        self.checkpoint = Checkpoint(self.pieces, self.weights_table, self.optimizer, self.ranks, same)
+        trained = self.adapted or self.weights_table
+        self.checkpoint = Checkpoint(self.pieces, trained, self.optimizer, self.ranks, same)
         self._weights, self._gradients, self._state = Storages(), Storages(keep=False), Storages()
         self._rest()
 
@@ -145,13 +151,39 @@ class MegatronStrategy:
         self._weights.restore()
         with world.deadline("weights", self.options.timeout):
             table = self.weights_table
-            named = self.bridge.export_weights(self.pieces) if self.options.use_mbridge else table.stream(rounded)
+            if self.adapted is not None:
+                named = self.adapted.merged(table.stream())
+            else:
+                named = self.bridge.export_weights(self.pieces) if self.options.use_mbridge else table.stream(rounded)
             for name, whole in named:
                 yield name, rounded(whole).to(device)
                 del whole
         if away:
             self._weights.offload(self._parameters())
         self._rest()
+
+    def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """As :meth:`weights`."""
+        return self.rounding.stream(self._named_adapters, dtype)
+
+    def _named_adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        assert self.adapted is not None
+        self._weights.restore()
+        with world.deadline("adapters", self.options.timeout):
+            for name, whole in self.adapted.stream():
+                yield lora.in_files(name), cast(whole, dtype)
+        self._rest()
+
+    @contextmanager
+    def base(self, limit: MicroBatching) -> Iterator[None]:
+        """See :class:`corerl.contracts.adapters.AdaptingStrategy`."""
+        assert self.adapted is not None
+        spec, self.spec = self.spec, replace(self.spec, micro_batching=limit)
+        try:
+            with self.adapted.off():
+                yield
+        finally:
+            self.spec = spec
 
     def offload(self) -> None:
         self._gradients.offload(self._main_gradients())
@@ -171,6 +203,7 @@ class MegatronStrategy:
         """See the contract; all ranks see the same folder."""
         with world.deadline("save", self.options.timeout):
             self._all_here()
+            world.on_first_rank(lambda: lora.note(folder, self.spec), SaveError)
             write = self.checkpoint.save(folder)
             self._rest()
         return write
@@ -179,19 +212,25 @@ class MegatronStrategy:
         """See the contract; the layout of the ranks may differ from that of :meth:`save`."""
         with world.deadline("load", self.options.timeout):
             self._all_here()
+            lora.check_stored(folder, self.spec)
             self.checkpoint.load(folder)
             self._rest()
 
     def export(self, folder: Path) -> None:
         """See the contract; rank 0 writes, with the whole model in host memory."""
         weights: dict[str, Tensor] = {}
-        for name, tensor in self.weights():
+        adapter = self.adapted if self.options.lora_export == "adapter" else None
+        for name, tensor in self.weights() if adapter is None else adapter.stream():
             if dist.get_rank() == 0:
                 weights[name] = tensor.to("cpu", copy=True)
 
         def write() -> None:
             from huggingface_hub import save_torch_state_dict
 
+            if adapter is not None:
+                lora.write_adapter(folder, self.spec, weights)
+                load_tokenizer(self.spec.model).save(folder)
+                return
             save_torch_state_dict(weights, folder)
             self.meta.config.save_pretrained(folder)
             if self.meta.can_generate():
@@ -210,7 +249,7 @@ class MegatronStrategy:
             if self.spec.model.load_format != "dummy":
                 bridge.load(self.bridge, self.pieces, self.spec.model, self.meta)
                 return
-        source: dict[str, Tensor] = {}
+        source, first = dict[str, Tensor](), dict[str, Tensor]()
 
         def read() -> None:
             loaded = load_model(self.spec.model, self.spec.head, device="cpu", dtype=self.dtype, seed=self.spec.seed)
@@ -218,16 +257,20 @@ class MegatronStrategy:
                 self.meta.generation_config = loaded.generation_config
             named = as_in_files(loaded.config, loaded.named_parameters())
             source.update((name, tensor.detach()) for name, tensor in named)
+            if lora.enabled(self.spec):
+                first.update(first_values(loaded, self.spec))
 
         world.on_first_rank(read, ModelError)
         self.weights_table.fill(source or None, self.spec.device, self.dtype)
+        if lora.enabled(self.spec):
+            self.adapted = Adapters(self.pieces, self.spec, self.weights_table, self.ranks, first)
 
     def _optimizer(self) -> Any:
         if self.spec.optim is None:
             for piece in self.pieces:
                 piece.requires_grad_(False)
             return None
-        if self.spec.device == "cpu":
+        if self.spec.device == "cpu" or self.adapted is not None:
             return PlainOptimizer(self.pieces, self.spec, self.ranks)
         return LibraryOptimizer(self.pieces, self.pieces[0].config, self.spec, self.options)
 

@@ -28,7 +28,7 @@ class Weights:
     """
 
     def __init__(self, pieces: Sequence[Any], facts: ModelFacts, meta: Any, ranks: Layout, head: str) -> None:
-        self.ranks, self.facts = ranks, facts
+        self.pieces, self.ranks, self.facts = pieces, ranks, facts
         self.table, self.shapes, self.geometry = mapped(facts, meta, head)
         self.parameters = dict(_global_names(pieces, facts, ranks))
         present = world.gather([ranks.pipeline.rank, sorted(self.parameters)])
@@ -37,6 +37,14 @@ class Weights:
     def local(self, weight: Weight) -> Tensor | None:
         """This rank's part of a weight; None if it has none."""
         return next((self.parameters[name] for name in weight.names if name in self.parameters), None)
+
+    def layer(self, weight: Weight) -> Any:
+        """The module that holds a weight; None if it is no module of this rank."""
+        own = self.local(weight)
+        modules = (module for piece in self.pieces for module in piece.modules())
+        return (
+            None if own is None else next(each for each in modules if any(own is p for p in each._parameters.values()))
+        )
 
     @torch.no_grad()
     def fill(

@@ -19,11 +19,15 @@ from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_sglang.options import TESTED, SglangOptions
 from corerl_sglang_engine.requests import KEEPS, UNUSED_POSITIONS
+from corerl_torch.experts import EXPERTS
 from corerl_torch.routers import COLUMN
 
 KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
 
 LARGEST_FRACTION = 0.95
+
+NEEDED = {("k_proj", "q_proj", "v_proj"): ("q_proj", "v_proj"), ("up_proj", "gate_proj"): ("gate_proj", "up_proj")}
+"""layers that SGLang joins -> those of them that have an adapter if any of them has one"""
 
 LARGE_DEVICE = 60 * 2**30
 """bytes of memory from which batches of up to 512 are recorded as CUDA graphs. SGLang itself does so from this size on
@@ -149,9 +153,23 @@ def check_window(config: Any, longest: int | None) -> None:
 
 
 def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments for one adapter, :func:`corerl_engines.adapters.described`, beside a base that is kept during sleep."""
+    """Arguments for one adapter, :func:`corerl_engines.adapters.described`, beside a base that is kept during sleep.
+
+    Raises:
+        ConfigError: SGLang does not take adapters of these layers.
+    """
     if adapter is None:
         return {}
+    layers = set(adapter["layers"])
+    if EXPERTS in layers:
+        raise ConfigError("rollout.lora", "SGLang gets adapters of experts merged: set it to merged")
+    for some, whole in NEEDED.items():
+        if layers & {*some} and (missing := sorted({*whole} - layers)):
+            raise ConfigError(
+                "model.target_modules",
+                f"SGLang needs adapters of {' and '.join(missing)} beside those of {some[0]}: add them, or set "
+                "rollout.lora=merged",
+            )
     return {
         "enable_lora": True,
         "max_lora_rank": adapter["rank"],

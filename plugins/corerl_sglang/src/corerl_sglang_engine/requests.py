@@ -62,4 +62,4 @@ def adapter_config(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The adapter's config for SGLang, which knows no rsLoRA: its scale is that of an alpha larger by sqrt(rank)."""
     rank, alpha = facts["rank"], facts["alpha"]
     alpha = alpha * math.sqrt(rank) if facts["rslora"] else alpha
-    return {"r": rank, "lora_alpha": alpha, "target_modules": list(facts["layers"])}
+    return {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": list(facts["layers"])}

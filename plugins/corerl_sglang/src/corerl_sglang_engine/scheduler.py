@@ -116,8 +116,10 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested."""
         if self.corerl_adapter is not None:
-            tensors = list(weights.read(bucket, copy_to=torch.device("cuda", torch.cuda.current_device())))
-            self.corerl_adapter.add(dict(tensors))
+            held = weights.Held()
+            held.take(bucket, torch.device("cpu"))  # where SGLang keeps adapters that are not in use
+            tensors = list(held.tensors.items())
+            self.corerl_adapter.add(held.tensors)
         else:
             tensors = list(weights.read(bucket))
             with torch.no_grad():

@@ -9,18 +9,16 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from corerl.config import typed
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.contracts.runtimes import Runtime, RuntimeFactory
+from corerl.contracts.runtimes import Role, Runtime, RuntimeFactory
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategyFactory
+from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError
-from corerl.models import resolve_device
 from corerl.registry import Selected
 from corerl.registry.parts import select_rollout_backend
 from corerl.rollout.worker import RolloutWorker
@@ -36,8 +34,8 @@ from corerl_tinker.api.wire import Limits
 from corerl_tinker.compute import Compute
 from corerl_tinker.options import TinkerOptions
 from corerl_tinker.training.checkpoints import Checkpoints
+from corerl_tinker.training.clients import Clients, Facts, TrainerWorker, strategy_spec
 from corerl_tinker.training.sampler import Sampler
-from corerl_tinker.training.trainer import Trainer
 
 RANK, ALPHA = 32, 32
 """of adapters, by default: those of the SDK"""
@@ -76,7 +74,6 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
     """Check everything that needs no model."""
     values = dict(request.values)
     values["model"] = {"lora_rank": RANK, "lora_alpha": ALPHA, **(values.get("model") or {})}
-    values["rollout"] = {"lora": "merged", **(values.get("rollout") or {})}
     if options.max_length is not None:  # engines have room for both together
         values["data"] = {
             "max_prompt_length": options.max_length - 1,
@@ -99,8 +96,9 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
     for part, name in parts:
         if isinstance(part.options, CheckedOptions):
             part.options.check(name, config)
-    if runtime.name != "local":
-        raise ConfigError("runtime.name", f"is '{runtime.name}', and clients of Tinker train in this process: local")
+    for part in (strategy, backend) if config.rollout.lora == "adapter" else ():
+        if not (config.model.lora_rank and part.entry.facts.adapters):
+            raise ConfigError("rollout.lora", f"cannot be adapter with '{part.entry.name}': set it to merged")
     require_engine(config, backend, selected)
     tokenizer = load_tokenizer(config.model, request.plugins)
     prints = request.api_key_env is None
@@ -111,8 +109,6 @@ def check_model(config: TrainConfig) -> None:
     """Raise ConfigError for adapters of a kind that clients do not have, and for gradients that need a loss scale."""
     if config.model.dtype == "fp16":
         raise ConfigError("model.dtype", "fp16 needs a loss scale, which the steps of clients do not have: use bf16")
-    if config.rollout.lora != "merged":
-        raise ConfigError("rollout.lora", "must be merged: the adapters of clients have scales of their own")
     for key in ("lora_rslora", "lora_dora"):
         if getattr(config.model, key):
             raise ConfigError(f"model.{key}", "is not what clients of Tinker train: leave it out")
@@ -174,48 +170,32 @@ async def _serve(plan: Plan, runtime: Runtime, compute: Compute) -> None:
 
 
 def _greeting(plan: Plan, service: Service, url: str) -> str:
-    trained = f"adapters of rank {plan.config.model.lora_rank}" if service.trainer.slot.is_lora else "all weights"
+    trained = f"adapters of rank {plan.config.model.lora_rank}" if service.trainer.facts.is_lora else "all weights"
     key = f" TINKER_API_KEY={plan.keys[0]}" if plan.prints_key else ""
     return f"{service.name}, {trained}: TINKER_BASE_URL={url}{key}; Ctrl-C ends it"
 
 
 def build(plan: Plan, runtime: Runtime, compute: Compute) -> Service:
     """Load the models; in the computing thread."""
-    config, options = plan.config, plan.options
-    spec = strategy_spec(config)
-    trainer = Trainer(plan.strategy.load()(spec), spec, plan.strategy.entry.name)
-    role = rollout_role(config, plan.backend.entry)
-    runtime.reserve([role])
-    rollout = runtime.spawn(role, RolloutWorker, config)
+    config, options, entry = plan.config, plan.options, plan.strategy.entry
+    actor = Role("actor", "actor.strategy", entry.name, entry.facts.distributed)
+    engines = rollout_role(config, plan.backend.entry)
+    runtime.reserve([actor, engines])
+    trainer = Clients(runtime.spawn(actor, TrainerWorker, config), strategy_spec(config))
+    rollout = runtime.spawn(engines, RolloutWorker, config)
     sampler = Sampler(trainer, runtime, rollout, plan.tokenizer)
-    limits = model_limits(trainer.strategy, options.max_length)
+    limits = model_limits(trainer.facts, options.max_length)
     checkpoints, stop = Checkpoints(Path(options.folder)), plan.tokenizer.stop_token_ids
     return Service(trainer, sampler, compute, checkpoints, limits, options, config.model.path, stop)
 
 
-def strategy_spec(config: TrainConfig) -> StrategySpec:
-    """The trained model: log-probs are those of the model itself, at temperature 1."""
-    actor = config.actor
-    limit = MicroBatching(max_sequences=actor.ppo_micro_batch_size_per_gpu)
-    if actor.use_dynamic_bsz:
-        limit = MicroBatching(max_tokens=actor.ppo_max_token_len_per_gpu)
-    return StrategySpec(
-        model=config.model,
-        device=resolve_device(actor.device),
-        micro_batching=limit,
-        optim=actor.optim,
-        seed=config.trainer.seed,
-    )
-
-
-def model_limits(strategy: Any, max_length: int | None) -> Limits:
+def model_limits(facts: Facts, max_length: int | None) -> Limits:
     """The vocabulary and the longest sequence of a model.
 
     Raises:
         ConfigError: the option is longer.
     """
-    config = strategy.model.config.get_text_config()
-    most = getattr(config, "max_position_embeddings", None)
+    most = facts.positions
     if max_length is not None and most is not None and max_length > most:
         raise ConfigError("tinker.max_length", f"{max_length} is more than the {most} positions of the model")
-    return Limits(config.vocab_size, max_length or most or 32768)
+    return Limits(facts.vocabulary, max_length or most or 32768)

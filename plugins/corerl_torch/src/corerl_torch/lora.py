@@ -11,6 +11,7 @@ import json
 import math
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.errors import ConfigError
-from corerl.files import read_text, reading_file
+from corerl.errors import ConfigError, ModelError
+from corerl.files import read_text, reading, reading_file
 from corerl.models import compute_dtype
+from corerl_torch import experts
 from corerl_torch.loading import own_random_state
 
 ADAPTER = "default"
@@ -83,8 +86,11 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
             ``model.lora_rank`` is more than the smaller side of a layer.
     """
     from peft import inject_adapter_in_model
-    from peft.tuners.lora import Linear, LoraLayer
+    from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
 
+    experts.check(config)
+
+    _PLACES.pop(model, None)
     place = next(model.parameters()).device
     meta = place.type == "meta"
     with own_random_state(place.type, seed), warnings.catch_warnings():
@@ -94,7 +100,12 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         except ValueError as error:
             raise ConfigError("model.target_modules", str(error)) from error
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    if experts.asked(config) != any(isinstance(layer, ParamWrapper) for _, layer in layers):
+        raise ConfigError("model.target_modules", experts.mismatch(config))
     for name, layer in layers:
+        if type(layer) is ParamWrapper:
+            experts.check_rank(name, layer, config.lora_rank)
+            continue
         if type(layer) is not Linear:
             advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
             raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
@@ -130,6 +141,8 @@ def base(strategy: Any, limit: MicroBatching) -> Iterator[None]:
         strategy.spec = spec
 
 
+Named = Iterator[tuple[str, Tensor]]
+
 Whole = Callable[[Tensor, torch.dtype | None], Tensor]
 """returns the full tensor of a parameter, in a dtype; None: the parameter's dtype"""
 
@@ -139,12 +152,17 @@ Wholes = Callable[[Sequence[Tensor], torch.dtype | None], list[Tensor]]
 
 def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
     """Every weight of the plain model under its name, in ``dtype``, with adapters, if any, merged in float32."""
+    stacks = experts.wrapped(model)
     for name, parameter in model.named_parameters():
-        owner = name.removesuffix(".base_layer.weight")
-        if owner != name:
-            yield f"{owner}.weight", cast(_merge(model.get_submodule(owner), whole), dtype)
+        owner, plain = name.removesuffix(".base_layer.weight"), name.replace(".base_layer", "")
+        if plain in stacks:
+            layer = stacks[plain]
+            left, right = (whole(each[ADAPTER].weight, torch.float32) for each in (layer.lora_B, layer.lora_A))
+            yield plain, cast(experts.merge(layer, whole(parameter, torch.float32), left, right), dtype)
+        elif owner != name:
+            yield plain, cast(_merge(model.get_submodule(owner), whole), dtype)
         elif ".lora_" not in name:
-            yield name.replace(".base_layer.", "."), whole(parameter, dtype)
+            yield plain, whole(parameter, dtype)
 
 
 def apart(model: Any, wholes: Wholes, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -153,9 +171,16 @@ def apart(model: Any, wholes: Wholes, dtype: torch.dtype | None = None) -> Itera
     yield from zip(own, wholes([*own.values()], dtype), strict=True)
 
 
+_PLACES: "weakref.WeakKeyDictionary[Any, list[tuple[str, Any, str]]]" = weakref.WeakKeyDictionary()
+
+
 def parameters(model: Any) -> dict[str, Tensor]:
     """The parameters of adapters, by their names in files of peft."""
-    return {in_files(name): parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+    if model not in _PLACES:  # to look through a model takes as long as to copy its adapters
+        names = [name for name, _ in model.named_parameters() if ".lora_" in name]
+        places = [(name, *name.rpartition(".")[::2]) for name in names]
+        _PLACES[model] = [(in_files(name), model.get_submodule(owner), last) for name, owner, last in places]
+    return {name: owner._parameters[last] for name, owner, last in _PLACES[model]}
 
 
 def flat(parameters: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
@@ -247,6 +272,53 @@ def with_adapter(base: Tensor, left: Tensor, right: Tensor, scaling: float, magn
     return whole
 
 
+def merged_files(folder: Path, model: ModelConfig, trained: Named) -> Named:
+    """The trained weights of a checkpoint, or the weights of ``model.path`` with its trained adapters merged.
+
+    Args:
+        folder: the checkpoint, with the facts of :func:`note`.
+
+    Raises:
+        ModelError: adapters and weights do not fit, or ``model.path`` has no files.
+    """
+    facts = read_note(folder)
+    if facts is None:
+        yield from trained
+        return
+    factor = scale(facts)
+    adapters = experts.as_in_files(dict(trained), facts["lora_rank"], model)
+    for name, base in _of_model(model):
+        stem = name.removesuffix(".weight")
+        left, right, magnitude = (
+            adapters.pop(f"{stem}.lora_{part}.{ADAPTER}.weight", None) for part in ("B", "A", "magnitude_vector")
+        )
+        if left is None:
+            yield name, base
+        elif right is None or not _fits(base, left, right, magnitude, is_dora=bool(facts.get("lora_dora"))):
+            raise ModelError(f"{folder} has an adapter of '{stem}' that does not fit its weight in {model.path}")
+        else:
+            with reading(folder):
+                yield name, with_adapter(base, left, right, factor, magnitude)
+    if adapters:
+        raise ModelError(f"{folder} has the adapter '{next(iter(adapters))}', of no weight in {model.path}")
+
+
+def _fits(base: Tensor, left: Tensor, right: Tensor, magnitude: Tensor | None, *, is_dora: bool) -> bool:
+    if not left.ndim == right.ndim == base.ndim or (*left.shape[:-1], right.shape[-1]) != base.shape:
+        return False
+    return (magnitude is not None) == is_dora and (magnitude is None or magnitude.shape == base.shape[:1])
+
+
+def _of_model(model: ModelConfig) -> Named:
+    files = sorted(Path(model.path).expanduser().glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"adapters are merged into the weights of {model.path}, which has no *.safetensors")
+    for path in files:
+        with reading_file(path), safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name)
+
+
 def _described(spec: StrategySpec) -> dict[str, Any]:
     model = spec.model
     targets = model.target_modules if isinstance(model.target_modules, str) else sorted(model.target_modules)
@@ -258,7 +330,7 @@ def _described(spec: StrategySpec) -> dict[str, Any]:
 def _peft_config(model: ModelConfig, *, value: bool) -> Any:
     from peft import LoraConfig
 
-    targets = model.target_modules
+    targets, parameters = experts.targets(model)
     return LoraConfig(
         base_model_name_or_path=model.path,
         task_type=None if value else "CAUSAL_LM",
@@ -266,7 +338,8 @@ def _peft_config(model: ModelConfig, *, value: bool) -> Any:
         lora_alpha=model.lora_alpha,
         use_rslora=model.lora_rslora,
         use_dora=model.lora_dora,
-        target_modules=targets if isinstance(targets, str) else list(targets),
+        target_modules=targets,
+        target_parameters=parameters,
         exclude_modules=["score"] if value else None,
     )
 

@@ -35,6 +35,11 @@ def run(conversion: Conversion) -> None:
         conversion.remark(f"rollout.dtype={dtype}", "CoreRL computes in bf16, fp16 or fp32; written as bf16", "missing")
     if dtype is not None:
         conversion.values["model.dtype"] = _DTYPES.get(str(dtype), "bf16")
+    if conversion.values.get("model.dtype") == "fp16" and conversion.effective.engine == "megatron":
+        conversion.values["model.dtype"] = "bf16"
+        conversion.remark(
+            f"rollout.dtype={dtype}", "CoreRL's megatron scales no loss, which fp16 needs: written as bf16", "missing"
+        )
     if conversion.take("ref.model.path") is not None:
         conversion.values["ref.path"] = conversion.effective("ref.model.path")
     for source in _RAY_SOURCES:

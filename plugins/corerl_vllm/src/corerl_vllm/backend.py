@@ -18,6 +18,7 @@ from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_engines.quantization import check_quantization
 from corerl_torch import bitwise
+from corerl_torch.experts import EXPERTS
 from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
 
@@ -35,6 +36,7 @@ OURS = (
     "max_loras",
     "max_lora_rank",
     "lora_target_modules",
+    "enable_mixed_moe_lora_format",
     "model_impl",
     "quantization",
     "quantization_config",
@@ -94,7 +96,7 @@ class VllmBackend(EngineBackend):
         adapter = described(model, rollout, options)
         level = 1 if adapter else options.sleep_level
         settings = {
-            "engine_args": engine_arguments(model, rollout, options, device) | adapter_arguments(adapter),
+            "engine_args": engine_arguments(model, rollout, options, device) | adapter_arguments(adapter, device),
             "adapter": adapter,
             "sleep_level": level if device == "cuda" else 0,
             "replicas": options.engines,
@@ -158,18 +160,21 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     return arguments | options.engine_args
 
 
-def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:
+def adapter_arguments(adapter: Mapping[str, Any] | None, device: str) -> dict[str, Any]:
     """Arguments for one adapter, :func:`corerl_engines.adapters.described`, that every request uses.
 
     Raises:
-        ConfigError: vLLM has no room for the rank.
+        ConfigError: vLLM has no room for the rank, or has adapters of experts on CUDA only.
     """
     if adapter is None:
         return {}
     rooms = [rank for rank in RANKS if rank >= adapter["rank"]]
     if not rooms:
         raise ConfigError("model.lora_rank", f"is {adapter['rank']}, and vLLM takes at most {RANKS[-1]}: lower it")
-    return {
+    if EXPERTS in adapter["layers"] and device == "cpu":
+        raise ConfigError("rollout.lora", "vLLM has adapters of experts only on CUDA: set it to merged")
+    stacked = {"enable_mixed_moe_lora_format": True} if EXPERTS in adapter["layers"] else {}
+    return stacked | {
         "enable_lora": True,
         "max_loras": 1,
         "max_lora_rank": rooms[0],

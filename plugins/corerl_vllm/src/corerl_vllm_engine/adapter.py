@@ -1,8 +1,14 @@
-"""The one adapter of an engine that holds its base: every request uses it, and an update replaces it in place."""
+"""The one adapter of an engine that holds its base: every request uses it, and an update replaces it in place.
 
-from collections.abc import Mapping
+vLLM takes hundreds of small tensors apart, by name, for each adapter. Here it does so once: the copies that it makes
+from the bucket to its layers are noted, and a later update of the same tensors repeats them.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from corerl_engine import weights
+from corerl_engine.copies import Copies
 from torch import Tensor
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
@@ -25,35 +31,48 @@ class Adapter:
 
     def __init__(self, manager: Any, facts: Mapping[str, Any]) -> None:
         self._worker, self._manager, self._facts = manager, manager._adapter_manager, facts
-        self._coming: dict[str, Tensor] = {}
+        self._buckets: list[weights.Held] = []
+        self._coming = 0
+        """number of buckets of the update under way"""
+        self._copies: Copies | None = None
+        """those of the buckets, once noted"""
         manager.add_dummy_lora(REQUEST, facts["rank"])  # zeros
         self._manager.activate_adapter(NUMBER)
 
-    def begin(self) -> None:
-        """Forget an incomplete update."""
-        self._coming = {}
-
-    def add(self, tensors: Mapping[str, Tensor]) -> None:
-        """Tensors by their names in files of peft, which belong to the adapter from now on."""
-        self._coming.update(tensors)
+    def add(self, bucket: Mapping[str, Any]) -> Iterable[Tensor]:
+        """Keep a bucket's tensors, by their names in files of peft; returns them."""
+        if self._coming == len(self._buckets):
+            self._buckets.append(weights.Held())
+        held, self._coming = self._buckets[self._coming], self._coming + 1
+        if not held.take(bucket, self._worker.device):
+            self._copies = None
+        tensors: dict[str, Tensor] = held.tensors
+        return tensors.values()
 
     def end(self, complete: bool) -> list[str]:
         """Replace the adapter, if the update is complete; returns layers that the model does not have."""
-        coming, self._coming = self._coming, {}
+        coming, self._coming = self._coming, 0
         if not complete:
+            return []
+        if coming != len(self._buckets):
+            self._copies, self._buckets = None, self._buckets[:coming]
+        if self._copies is not None:
+            self._copies.repeat()
             return []
         facts, mapper = self._facts, getattr(self._manager.model, "hf_to_vllm_mapper", None)
         helper = PEFTHelper(facts["rank"], facts["alpha"], list(facts["layers"]), use_rslora=facts["rslora"])
         made = LoRAModel.from_lora_tensors(
             NUMBER,
-            coming,
+            {name: tensor for held in self._buckets for name, tensor in held.tensors.items()},
             helper,
             device=str(self._worker.device),
             dtype=self._worker.lora_config.lora_dtype,
             weights_mapper=None if mapper is None else _renaming(mapper),
         )
-        packed = self._manager.packed_modules
-        known = {*self._manager.modules, *(name for names in packed.values() for name in names)}
+        made.is_3d_lora_weight = True  # peft's pairs of stacked experts, which vLLM takes apart; no matter for layers
+        packed, modules = self._manager.packed_modules, self._manager.modules
+        known = {*modules, *(name for names in packed.values() for name in names)}
+        known |= {f"{name}.base_layer" for name in modules if name.endswith(".experts")}
         unknown = sorted(name for name in made.loras if name not in known)
         if not unknown:
             self._put(made)
@@ -61,8 +80,11 @@ class Adapter:
 
     def _put(self, made: Any) -> None:
         self._manager.remove_adapter(NUMBER)
-        self._manager.add_adapter(made)
-        self._manager.activate_adapter(NUMBER)
+        noted = Copies([held.memory for held in self._buckets])
+        with noted:
+            self._manager.add_adapter(made)
+            self._manager.activate_adapter(NUMBER)
+        self._copies = noted if noted.is_whole else None
 
 
 def _renaming(mapper: Any) -> Any:

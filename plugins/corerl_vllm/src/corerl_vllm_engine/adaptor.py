@@ -137,21 +137,24 @@ class VllmEngine:
         await self._engine.abort(engine_id)
 
     async def begin_update(self) -> None:
-        await self._answer(self._engine.pause_generation(mode="keep", clear_cache=False))
-        await self._answer(self._engine.collective_rpc("corerl_begin_update"))
+        # vLLM's own pause_generation sleeps for 20 ms, so that outputs under way are handled: see end_update
+        await self._answer(self._engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=False))
+        if self.adapter is None:
+            await self._answer(self._engine.collective_rpc("corerl_begin_update"))
 
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
         loading = self._engine.collective_rpc("corerl_load", args=(bucket, verify))
         digests: list[list[int]] = await self._answer(loading)
         return digests if verify else []
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
+    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int | None]]:
         lacking = await self._answer(self._engine.collective_rpc("corerl_end_update", args=(complete,)))
+        states = self._engine.output_processor.request_states
+        sent = {name: state.external_req_id for name, state in states.items()}
         # with what runs (True), vLLM would keep all prefixes
         reset = await self._answer(self._engine.engine_core.call_utility_async("reset_prefix_cache", True, False))
-        states = self._engine.output_processor.request_states
         counts = {} if isinstance(reset, bool) else reset
-        tokens = {states[name].external_req_id: count for name, count in counts.items() if name in states}
+        tokens = {external: counts.get(name) for name, external in sent.items()}  # None: ended, its output is under way
         return sorted({name for each in lacking for name in each}), tokens
 
     async def resume(self) -> None:

@@ -46,10 +46,7 @@ class Worker:
         return devices
 
     def corerl_begin_update(self) -> None:
-        """Discard the state of an incomplete update, and expect all weights, or all of the adapter."""
-        if self.corerl_adapter is not None:
-            self.corerl_adapter.begin()
-            return
+        """Discard the state of an incomplete update, and expect all weights; an adapter needs no beginning."""
         model = self._corerl_model()
         self.corerl_names = names_of(model)
         self.corerl_loaded: set[str] = set()
@@ -66,16 +63,17 @@ class Worker:
         If vLLM keeps the tensors of a layer until the layer is complete, it gets copies.
         """
         if self.corerl_adapter is not None:
-            tensors = list(weights.read(bucket, copy_to=self.device))
-            self.corerl_adapter.add(dict(tensors))
+            with torch.inference_mode():
+                given = list(self.corerl_adapter.add(bucket))
         else:
             tensors = list(weights.read(bucket))
+            given = [tensor for _, tensor in tensors]
             if not self.corerl_in_place:
                 tensors = [(name, tensor.to(self.device, copy=True)) for name, tensor in tensors]
             with self._corerl_loading():
                 loaded = self._corerl_model().load_weights(iter(tensors))
             self.corerl_loaded |= set(map(as_reported, loaded or ()))
-        taken = digests(tensor for _, tensor in tensors) if verify else []
+        taken = digests(given) if verify else []
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the bucket is reused
         return taken

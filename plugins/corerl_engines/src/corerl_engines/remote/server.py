@@ -79,12 +79,12 @@ class Engine(Protocol):
         """Load a bucket's tensors; returns each worker's digests if requested."""
         ...
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
+    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int | None]]:
         """Drop what was cached of old weights.
 
         Returns:
-            The names of weights that were not loaded, and by id of a running request its tokens so far; a request
-            without a token may be missing.
+            The names of weights that were not loaded, and by id of a request its tokens so far, None if the request
+            has ended, and its answer is under way; a request without a token may be missing.
         """
         ...
 
@@ -256,7 +256,9 @@ class Server:
                 self._calls[call].cancel()
             return {"missing": missing}, b""
         for sample in self._samples.values():
-            sample.updated(version, tokens.get(sample.engine_id, 0))
+            count = tokens.get(sample.engine_id, 0)
+            if count is not None:
+                sample.updated(version, count)
         self._version, self._no_weights = version, ""
         if not self._asleep:
             await self._engine.resume()

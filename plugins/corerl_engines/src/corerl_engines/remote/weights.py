@@ -2,7 +2,7 @@
 
 import functools
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +15,59 @@ def visible_devices() -> list[str]:
     return [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
 
 
-def read(bucket: dict[str, Any], copy_to: torch.device | None = None) -> Iterator[tuple[str, Tensor]]:
+def read(bucket: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a bucket, as views, or as views of a copy on this process's device if the bucket is elsewhere.
 
     Args:
         bucket: ``source`` (``path`` of a file, or ``device`` and ``handle``) and ``tensors``: name, dtype, shape and
             offset of each.
-        copy_to: yield views of one copy on this device instead.
     """
-    source = bucket["source"]
+    return _views(_opened(bucket["source"]), bucket["tensors"])
+
+
+class Held:
+    """A copy of a bucket, which stays in the same memory as long as later buckets have the same tensors.
+
+    Attributes:
+        memory: (bytes,) uint8.
+        tensors: its views, by name.
+    """
+
+    def __init__(self) -> None:
+        self.memory, self.tensors = torch.empty(0, dtype=torch.uint8), dict[str, Tensor]()
+        self._layout: list[dict[str, Any]] = []
+
+    def take(self, bucket: Mapping[str, Any], device: torch.device) -> bool:
+        """Copy a bucket, described as for :func:`read`; returns whether its tensors replaced earlier ones in place."""
+        layout = bucket["tensors"]
+        flat = _opened(bucket["source"])
+        if layout == self._layout:
+            self.memory.copy_(flat[: len(self.memory)])
+            return True
+        size = max(tensor["offset"] + _size(tensor) for tensor in layout)
+        self.memory = flat[:size].to(device, copy=True)
+        self.tensors, self._layout = dict(_views(self.memory, layout)), layout
+        return False
+
+
+def _opened(source: Mapping[str, Any]) -> Tensor:
+    """(bytes,) uint8: the memory of a bucket."""
     if "path" in source:
-        flat = _mapped(source["path"])
-    else:
-        flat = _shared(source["device"], tuple(source["handle"]))
-        # an engine that can sleep keeps weights in memory that other devices cannot write
-        flat = flat.to(torch.cuda.current_device())
-    if copy_to is not None:
-        last = bucket["tensors"][-1]
-        size = torch.Size(last["shape"]).numel() * getattr(torch, last["dtype"]).itemsize
-        flat = flat[: last["offset"] + size].to(copy_to, copy=True)
-    for tensor in bucket["tensors"]:
-        dtype: torch.dtype = getattr(torch, tensor["dtype"])
-        start, size = tensor["offset"], torch.Size(tensor["shape"]).numel() * dtype.itemsize
-        yield tensor["name"], flat[start : start + size].view(dtype).view(tensor["shape"])
+        return _mapped(source["path"])
+    # an engine that can sleep keeps weights in memory that other devices cannot write
+    return _shared(source["device"], tuple(source["handle"])).to(torch.cuda.current_device())
+
+
+def _views(flat: Tensor, layout: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Tensor]]:
+    for tensor in layout:
+        part = flat[tensor["offset"] : tensor["offset"] + _size(tensor)]
+        yield tensor["name"], part.view(getattr(torch, tensor["dtype"])).view(tensor["shape"])
+
+
+def _size(tensor: Mapping[str, Any]) -> int:
+    """Bytes."""
+    dtype: torch.dtype = getattr(torch, tensor["dtype"])
+    return torch.Size(tensor["shape"]).numel() * dtype.itemsize
 
 
 def _mapped(path: str) -> Tensor:

@@ -12,8 +12,8 @@ from corerl_tinker.api.futures import Answer, Future
 from corerl_tinker.api.service import Service
 from corerl_tinker.api.sessions import Model, Published, SamplingSession, Session
 from corerl_tinker.errors import UserError
+from corerl_tinker.training.clients import State
 from corerl_tinker.training.sampler import SampleRequest, SampleResult
-from corerl_tinker.training.states import TrainedState
 
 Batch = list[tuple[SampleRequest, Future]]
 
@@ -50,7 +50,7 @@ class Samples:
         return Answer.of(type="create_sampling_session", sampling_session_id=sampler.sampler_id)
 
     def publish(
-        self, session: Session, model: Model, number: int, state: TrainedState, *, is_inflight: bool
+        self, session: Session, model: Model, number: int, state: State, *, is_inflight: bool
     ) -> SamplingSession:
         """A sampler of a model's weights in memory."""
         published = model.inflight if is_inflight else None

@@ -14,9 +14,9 @@ from corerl_tinker.compute import Compute
 from corerl_tinker.errors import UserError
 from corerl_tinker.options import TinkerOptions
 from corerl_tinker.training.checkpoints import Checkpoints
+from corerl_tinker.training.clients import Clients, State
 from corerl_tinker.training.sampler import Sampler
-from corerl_tinker.training.states import Adapter, TrainedState
-from corerl_tinker.training.trainer import Trainer
+from corerl_tinker.training.states import Adapter
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Service:
         stop_token_ids: that end a sample without stops of its own.
     """
 
-    trainer: Trainer
+    trainer: Clients
     sampler: Sampler
     compute: Compute
     checkpoints: Checkpoints
@@ -80,7 +80,7 @@ class Service:
             raise ApiError(400, f"base_model {name!r:.120} is not served here: this server has {self.name!r}")
 
     def new_model(
-        self, session: Session, number: int, adapter: Adapter, make: Callable[[], TrainedState], **answer: Any
+        self, session: Session, number: int, adapter: Adapter, make: Callable[[], State], **answer: Any
     ) -> Answer:
         """A promise of a model; the same number again gets the same promise.
 
@@ -98,13 +98,13 @@ class Service:
         model = session.models[model_id] = Model(model_id, session.session_id, adapter)
         future = self.futures.add(Future(model_id, session.session_id, session.owner, {"model_id": model_id}))
 
-        def build() -> TrainedState | UserError:
+        def build() -> State | UserError:
             try:
                 return make()
             except UserError as error:
                 return error
 
-        def made(built: TrainedState | UserError) -> Answer:
+        def made(built: State | UserError) -> Answer:
             if isinstance(built, UserError):
                 session.models.pop(model_id, None)
                 raise built
@@ -168,9 +168,7 @@ class Service:
         for lane in (session.lane, *session.models):
             self.compute.drop(lane, why)
         for model in session.models.values():
-            state, model.state = model.state, None
-            if state is not None:
-                self.compute.submit(session.lane, functools.partial(self.trainer.slot.drop, state))
+            model.state = None
         for future in self.futures.pending():
             if future.session_id == session.session_id:
                 future.fail(UserError(why))
@@ -194,7 +192,7 @@ class Service:
 
     def _described(self) -> str:
         rank = self.trainer.spec.model.lora_rank
-        if not self.trainer.slot.is_lora:
+        if not self.trainer.facts.is_lora:
             return f"{self.name}: all weights are trained; settings of adapters have no effect"
-        head = "" if self.trainer.slot.has_head else "; the output layer is not trained (train_unembed has no effect)"
+        head = "" if self.trainer.facts.has_head else "; the output layer is not trained (train_unembed has no effect)"
         return f"{self.name}: adapters of rank {rank} or less{head}"

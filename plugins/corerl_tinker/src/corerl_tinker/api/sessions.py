@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from corerl_tinker.errors import UserError
-from corerl_tinker.training.states import Adapter, TrainedState
+from corerl_tinker.training.clients import State
+from corerl_tinker.training.states import Adapter
 
 
 @dataclass(eq=False)
@@ -19,7 +20,7 @@ class Published:
         load: loads saved weights, in the computing thread.
     """
 
-    state: TrainedState | None
+    state: State | None
     address: str = ""
     load: Callable[[], None] | None = None
 
@@ -58,13 +59,13 @@ class Model:
     model_id: str
     session_id: str
     adapter: Adapter
-    state: TrainedState | None = None
+    state: State | None = None
     next_seq: int = 1
     waiting: dict[int, Waiting] = field(default_factory=dict)
     inflight: Published | None = None
     unnamed: list[Published] = field(default_factory=list)
 
-    def trained(self) -> TrainedState:
+    def trained(self) -> State:
         """
         Raises:
             UserError: its creation has failed.

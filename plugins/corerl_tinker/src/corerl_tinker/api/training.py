@@ -12,7 +12,8 @@ from corerl_tinker.api.service import Service
 from corerl_tinker.api.sessions import Model, Session
 from corerl_tinker.errors import UserError
 from corerl_tinker.training.checkpoints import SAMPLER, TRAINING, About, adapter_of
-from corerl_tinker.training.states import Adapter, TrainedState
+from corerl_tinker.training.clients import State
+from corerl_tinker.training.states import Adapter
 from corerl_tinker.training.trainer import LossResult
 
 
@@ -43,16 +44,15 @@ class Training:
             return service.new_model(session, number, adapter, make, type="load_weights", path=address)
         session, model = service.find_model(owner, fields.text("model_id"))
 
-        def load() -> TrainedState:
+        def load() -> State:
             about = service.checkpoints.about(address, owner)
             if adapter_of(about) is not None and adapter_of(about) != model.adapter:
                 raise UserError(f"{address} holds other adapters than {model.model_id}: create a model from it")
             state = service.trainer.load(service.checkpoints, address, about, optimizer=optimizer)
-            service.trainer.slot.drop(model.trained())
             model.state = state
             return state
 
-        def loaded(_: TrainedState) -> Answer:
+        def loaded(_: State) -> Answer:
             return Answer.of(type="load_weights", path=address, model_id=model.model_id)
 
         return service.in_order(session, model, fields.whole("seq_id", 1), load, loaded)
@@ -60,7 +60,7 @@ class Training:
     def info(self, owner: str, fields: Fields) -> Answer:
         _, model = self._service.find_model(owner, fields.text("model_id"))
         spec, name = self._service.trainer.spec, self._service.name
-        is_lora = self._service.trainer.slot.is_lora
+        is_lora = self._service.trainer.facts.is_lora
         rank = model.adapter.rank if is_lora else None
         return Answer.of(
             type="get_info",
@@ -121,10 +121,10 @@ class Training:
             return service.in_order(session, model, seq, save, lambda path: Answer.of(type=kind, path=path))
         number, is_inflight = _number(fields, "sampling_session_seq_id"), fields.text("kind", "") == "inflight"
 
-        def snapshot() -> TrainedState:
+        def snapshot() -> State:
             return service.trainer.snapshot(model.trained())
 
-        def publish(state: TrainedState) -> Answer:
+        def publish(state: State) -> Answer:
             sampler = self._samples.publish(session, model, number, state, is_inflight=is_inflight)
             return Answer.of(type=kind, sampling_session_id=sampler.sampler_id)
 
@@ -133,7 +133,7 @@ class Training:
     def _save(self, session: Session, model: Model, fields: Fields, kind: str, name: str, *, overwrite: bool) -> str:
         service = self._service
         address = service.checkpoints.address(model.model_id, kind, name)
-        adapter: Adapter | None = model.adapter if service.trainer.slot.is_lora else None
+        adapter: Adapter | None = model.adapter if service.trainer.facts.is_lora else None
         about = About(
             service.name,
             session.owner,

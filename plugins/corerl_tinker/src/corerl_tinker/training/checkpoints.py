@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from corerl.files import atomic_path
 from corerl_tinker.errors import UserError
-from corerl_tinker.training.states import Adapter, Slot, TrainedState, local
+from corerl_tinker.training.states import Adapter, Slot, TrainedState
+from corerl_torch import ranks
 
 SCHEME = "tinker://"
 TRAINING, SAMPLER = "weights", "sampler_weights"
@@ -126,32 +128,41 @@ class Checkpoints:
     def write(
         self, address: str, about: About, slot: Slot, state: TrainedState, *, optimizer: bool, overwrite: bool = False
     ) -> None:
-        """Write a state, which must not be held by the slot.
+        """Write a state, which must not be held by the slot; a collective, and the first rank writes.
 
         Raises:
             UserError: the name is taken.
         """
         place = self.place(address)
-        if place.exists() and not overwrite:
-            raise UserError(f"there is a checkpoint {address} already: give another name, or overwrite")
-        place.parent.mkdir(parents=True, exist_ok=True)
         weights = {
-            name: slot.cut(state.adapter, number, state.weights[number]).contiguous().cpu()
+            name: slot.cut(state.adapter, number, slot.whole(number, state.weights[number])).contiguous().cpu()
             for number, name in enumerate(slot.names)
         }
         moments = {
-            f"{slot.names[number]}/{name}": slot.cut(state.adapter, number, local(value)).detach().contiguous().cpu()
-            for number, values in enumerate(state.optimizer)
+            f"{slot.names[number]}/{name}": slot.cut(state.adapter, number, slot.whole(number, value.detach()))
+            .contiguous()
+            .cpu()
+            for number, values in enumerate(state.optimizer if optimizer else ())
             for name, value in values.items()
         }
-        with atomic_path(place, folder=True) as folder:
-            save_file(weights, folder / "weights.safetensors")
-            if optimizer:
-                save_file(moments, folder / "optimizer.safetensors")
-            (folder / "about.json").write_text(json.dumps(asdict(about)))
+
+        def write() -> None:
+            if place.exists() and not overwrite:
+                raise UserError(f"there is a checkpoint {address} already: give another name, or overwrite")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(place, folder=True) as folder:
+                save_file(weights, folder / "weights.safetensors")
+                if optimizer:
+                    save_file(moments, folder / "optimizer.safetensors")
+                (folder / "about.json").write_text(json.dumps(asdict(about)))
+
+        if dist.is_initialized():
+            ranks.on_first_rank(write, UserError)
+        else:
+            write()
 
     def read(self, address: str, about: About, slot: Slot, state: TrainedState, *, optimizer: bool) -> None:
-        """Fill a new state, which must not be held by the slot.
+        """Fill a new state, which must not be held by the slot; all ranks see the folder.
 
         Raises:
             UserError: files are missing or damaged, or belong to another model.
@@ -164,7 +175,9 @@ class Checkpoints:
         try:
             weights, *rest = (load_file(place / name) for name in names)
             for number, name in enumerate(slot.names):
-                fill(slot.cut(state.adapter, number, state.weights[number]), weights[name])
+                whole = torch.zeros(slot.shape(number), dtype=state.weights[number].dtype)
+                fill(slot.cut(state.adapter, number, whole), weights[name])
+                state.weights[number].copy_(slot.share(number, whole))
             moments = rest[0] if rest else {}
             state.optimizer = [_moments(slot, state, number, moments) for number in range(len(slot.names))]
         except Exception as error:  # whatever safetensors raises of a damaged file
@@ -185,11 +198,14 @@ def fill(target: Tensor, source: Tensor) -> None:
 
 def _moments(slot: Slot, state: TrainedState, number: int, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The optimizer's state of a parameter, in the parameter's whole shape."""
-    prefix, weights = f"{slot.names[number]}/", state.weights[number]
+    prefix = f"{slot.names[number]}/"
     found = {name.removeprefix(prefix): each for name, each in stored.items() if name.startswith(prefix)}
     moments = {}
     for name, each in found.items():
-        whole = torch.zeros(each.shape if each.ndim == 0 else weights.shape, dtype=each.dtype, device=weights.device)
-        fill(whole if each.ndim == 0 else slot.cut(state.adapter, number, whole), each)
-        moments[name] = whole
+        if each.ndim == 0:
+            moments[name] = each.to(state.weights[number].device)
+            continue
+        whole = torch.zeros(slot.shape(number), dtype=each.dtype)
+        fill(slot.cut(state.adapter, number, whole), each)
+        moments[name] = slot.share(number, whole)
     return moments

@@ -39,10 +39,15 @@ class TargetLogProbs:
 class TinkerObjective:
     """The loss of a request; its log-probs are kept in ``log_probs``: row -> (T, K) float32 on the CPU.
 
-    The loss is the sum of the terms of all tokens, in float32; ``parts["loss"]`` is their sum in float64.
+    The loss is the sum of the terms of all tokens, in float32; ``loss`` adds them up in float64.
+
+    Attributes:
+        counts: False for the row of a rank that has none: its terms are 0, and nothing is kept.
     """
 
     request: LossRequest
+    counts: bool = True
+    loss: float = 0.0
     log_probs: dict[int, Tensor] = field(default_factory=dict)
 
     @functools.cached_property
@@ -63,14 +68,19 @@ class TinkerObjective:
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
         assert outputs.of_logits is not None
         terms = self.terms(outputs.of_logits[NAME], batch.group_ids.cpu(), batch.response_lengths.cpu())
-        return ObjectiveOutput(terms.sum(), {"loss": terms.detach().double().sum()})
+        if not self.counts:
+            return ObjectiveOutput(terms.sum() * 0.0, {})
+        total = terms.detach().double().sum()
+        self.loss += float(total)
+        return ObjectiveOutput(terms.sum(), {"loss": total})
 
     def terms(self, log_probs: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
         """(b, T, K) terms of these rows, 0 outside; the log-probs are kept."""
         steps = log_probs.shape[1]
         for place, (row, length) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
             width = self.request.data[row].targets.shape[1]
-            self.log_probs[row] = log_probs[place, :length, :width].detach().float().cpu()
+            if self.counts:
+                self.log_probs[row] = log_probs[place, :length, :width].detach().float().cpu()
         given = {
             name: (value if len(value) == 1 and name in self.request.config else value[rows, :steps]).to(
                 log_probs.device

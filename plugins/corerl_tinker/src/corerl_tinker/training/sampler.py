@@ -14,9 +14,8 @@ from torch import Tensor
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished, SamplingParams
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.rollout.event_loop import EventLoop
+from corerl_tinker.training.clients import Clients, State
 from corerl_tinker.training.scores import Scores
-from corerl_tinker.training.states import TrainedState
-from corerl_tinker.training.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,16 +69,16 @@ class Sender(Protocol):
 class Sampler:
     """Generates with the weights of one state at a time; all methods run in the trainer's thread."""
 
-    def __init__(self, trainer: Trainer, runtime: Sender, rollout: Rollout, tokenizer: ChatTokenizer) -> None:
+    def __init__(self, trainer: Clients, runtime: Sender, rollout: Rollout, tokenizer: ChatTokenizer) -> None:
         self._trainer, self._runtime, self._rollout, self._tokenizer = trainer, runtime, rollout, tokenizer
         self._loop = EventLoop(background=False)
         self._versions, self._names = itertools.count(1), itertools.count()
-        self._sent: TrainedState | None = None
+        self._sent: State | None = None
 
     def close(self) -> None:
         self._loop.close()
 
-    def sample(self, state: TrainedState, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+    def sample(self, state: State, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Samples of each request, generated together."""
         if self._sent is not state:
             self._sent = None
@@ -110,7 +109,7 @@ class Sampler:
     def _text(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode([list(ids)], skip_special_tokens=False)[0]
 
-    def _score(self, state: TrainedState, request: SampleRequest, result: SampleResult) -> None:
+    def _score(self, state: State, request: SampleRequest, result: SampleResult) -> None:
         if request.scores_prompt:
             tokens = list(request.prompt)
             is_one = len(tokens) == 1  # no token has a context: any second one gives arrays, which are cut to nothing
@@ -127,7 +126,7 @@ class Sampler:
                 last = {name: value[len(request.prompt) - 1 :].numpy() for name, value in found.items()}
                 result.sample_scores.append(last)
 
-    def _scores(self, state: TrainedState, request: SampleRequest, tokens: list[int]) -> dict[str, Tensor]:
+    def _scores(self, state: State, request: SampleRequest, tokens: list[int]) -> dict[str, Tensor]:
         """Name -> (tokens - 1, ...) at the tokens from the second on."""
         targets = torch.tensor(tokens[1:])[:, None]
         if request.targets is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from corerl_torch import lora
 from corerl_torch.stepping import SteppedStrategy
@@ -118,8 +118,25 @@ class Slot:
             if ".lora_A." in name and trains:
                 bound = whole.shape[1] ** -0.5
                 whole[: adapter.rank].uniform_(-bound, bound, generator=generator)
-            weights.append(whole.to(parameter.device, parameter.dtype))
+            weights.append(share(whole, parameter).to(parameter.dtype))
         return TrainedState(adapter, weights)
+
+    def whole(self, number: int, tensor: Tensor) -> Tensor:
+        """The full tensor of this rank's part of a parameter, or of a moment; a collective."""
+        parameter = self._parameters[number]
+        if tensor.ndim == 0 or not isinstance(parameter, DTensor):
+            return local(tensor)
+        sharded = _sharded(local(tensor).to(parameter.device), parameter)
+        full: Tensor = sharded.full_tensor()
+        return full
+
+    def share(self, number: int, whole: Tensor) -> Tensor:
+        """This rank's part of a full tensor."""
+        return share(whole, self._parameters[number]).to(self._storage or self._parameters[number].device)
+
+    def shape(self, number: int) -> torch.Size:
+        """Of a parameter, all ranks together."""
+        return self._parameters[number].shape
 
     def trains(self, adapter: Adapter | None) -> list[bool]:
         """Of each trained parameter, whether this client trains it."""
@@ -154,6 +171,11 @@ class Slot:
             return "unembed"
         return "attn" if "attn" in name or "attention" in name else "mlp"
 
+    def scale(self) -> float:
+        """The factor of the held adapter's B A."""
+        assert self._held is not None and self._held.adapter is not None
+        return self._held.adapter.alpha / self._held.adapter.rank
+
     def _scale(self, factor: float) -> None:
         for layer in self._layers():
             layer.scaling[lora.ADAPTER] = factor
@@ -174,10 +196,26 @@ class Slot:
             return value
         moved = value.to(parameter.device)
         if isinstance(parameter, DTensor) and not isinstance(moved, DTensor) and moved.ndim:  # of a checkpoint
-            return DTensor.from_local(moved, parameter.device_mesh, parameter.placements)
+            return _sharded(moved, parameter)
         return moved
 
 
 def local(parameter: Tensor) -> Tensor:
     """The part of a sharded tensor on this rank; other tensors as they are."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def share(whole: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's part of a full tensor, on the device of the parameter."""
+    if not isinstance(parameter, DTensor):
+        return whole.to(parameter.device)
+    moved = whole.to(parameter.device)
+    made = distribute_tensor(moved, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    return made.to_local().clone()
+
+
+def _sharded(own: Tensor, parameter: DTensor) -> DTensor:
+    """This rank's part as a part of a whole of the parameter's shape."""
+    shape, stride = parameter.shape, parameter.stride()
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(own, mesh, placements, run_check=False, shape=shape, stride=stride)

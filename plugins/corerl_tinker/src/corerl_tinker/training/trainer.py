@@ -5,15 +5,16 @@ All methods run in one thread.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corerl.contracts.adapters import AdaptingStrategy
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import OfLogits
 from corerl.contracts.training_strategies import StrategySpec, TrainingStrategy
@@ -24,6 +25,7 @@ from corerl_tinker.training.checkpoints import About, Checkpoints, adapter_of
 from corerl_tinker.training.data import LossRequest, rows_of
 from corerl_tinker.training.objective import TinkerObjective
 from corerl_tinker.training.states import Adapter, Slot, TrainedState
+from corerl_torch import lora
 from corerl_torch.stepping import AdamStep, SteppedStrategy, take_step
 
 
@@ -41,16 +43,21 @@ class LossResult:
 
 
 class Trainer:
-    """A strategy's model with the states of clients.
+    """A strategy's model with the states of clients; on several ranks, all call all methods in the same order.
+
+    Args:
+        sends_adapters: the engine has the base, and gets the adapters of a client alone.
 
     Raises:
-        ConfigError: the strategy cannot be stepped, or has several ranks.
+        ConfigError: the strategy cannot be stepped.
     """
 
-    def __init__(self, strategy: TrainingStrategy, spec: StrategySpec, name: str) -> None:
+    def __init__(
+        self, strategy: TrainingStrategy, spec: StrategySpec, name: str, *, sends_adapters: bool = False
+    ) -> None:
         if not isinstance(strategy, SteppedStrategy):
             raise ConfigError("actor.strategy", f"'{name}' takes no single steps, as Tinker's clients do: use torch")
-        self.strategy, self.spec = strategy, spec
+        self.strategy, self.spec, self._sends_adapters = strategy, spec, sends_adapters
         self.slot = Slot(strategy)
         self._base: TrainedState = self.slot.present()
         if self.slot.is_lora:
@@ -86,19 +93,42 @@ class Trainer:
             UserError: the loss is not finite; the client's gradients are dropped.
         """
         self.slot.hold(state)
-        objective = TinkerObjective(request)
         rows = rows_of([[*datum.tokens.tolist()] for datum in request.data])
+        rank, size = self.strategy.data_parallel_rank, self.strategy.data_parallel_size
+        own = torch.arange(rank, len(rows), size)
+        objective = TinkerObjective(request, counts=bool(len(own)))
+        rows = rows.select(own if len(own) else torch.zeros(1, dtype=torch.int64))
         if request.backward:
-            loss = self._backward(state, rows, objective)
+            self._backward(state, rows, objective)
         else:
-            outputs = self.strategy.forward(rows, objective.wanted)
-            loss = float(objective(outputs, rows).parts["loss"])
+            objective(self.strategy.forward(rows, objective.wanted), rows)
+        loss, log_probs = self._together(objective, request)
         if not math.isfinite(loss):
             self._optimizer().zero_grad(set_to_none=True)
             raise UserError(f"the loss is {loss}: all accumulated gradients of this model were dropped")
-        numbered = [objective.log_probs[row].numpy() for row in range(len(request.data))]
+        numbered = [each.numpy() for each in log_probs]
         shaped = [each[:, 0] if datum.is_flat else each for each, datum in zip(numbered, request.data, strict=True)]
         return LossResult(shaped, loss)
+
+    def _together(self, objective: TinkerObjective, request: LossRequest) -> tuple[float, list[Tensor]]:
+        """The loss and the log-probs of all ranks' rows."""
+        sizes = [datum.targets.shape for datum in request.data]
+        if self.strategy.data_parallel_size == 1:
+            return objective.loss, [objective.log_probs[row] for row in range(len(sizes))]
+        device = self.spec.device
+        speaks = dist.get_rank() % (dist.get_world_size() // self.strategy.data_parallel_size) == 0
+        own = objective if speaks else TinkerObjective(request, counts=False)  # ranks may share rows
+        loss = torch.tensor(own.loss, dtype=torch.float64, device=device)
+        parts = [own.log_probs.get(row, torch.zeros(size)).reshape(-1) for row, size in enumerate(sizes)]
+        whole = torch.cat(parts).to(device)
+        dist.all_reduce(loss)
+        dist.all_reduce(whole)
+        split = torch.split(whole.cpu(), [rows * columns for rows, columns in sizes])
+        return float(loss), [part.view(size) for part, size in zip(split, sizes, strict=True)]
+
+    def hold(self, state: TrainedState) -> None:
+        """Put a state into the model, for :meth:`weights`."""
+        self.slot.hold(state)
 
     def optim_step(self, state: TrainedState, step: AdamStep) -> float:
         """Take an AdamW step; returns the gradient norm before clipping.
@@ -140,22 +170,23 @@ class Trainer:
         self.slot.hold(state)
         outputs = self.strategy.forward(rows_of(sequences), {wanted})
         assert outputs.of_logits is not None
-        return dict(outputs.of_logits)
-
-    @contextmanager
-    def sending(self, state: TrainedState) -> Iterator["Trainer"]:
-        """Hold a state while :meth:`weights` are read."""
-        self.slot.hold(state)
-        yield self
+        return {name: each.cpu() for name, each in outputs.of_logits.items()}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Of the held state, with its adapter merged: :class:`corerl.contracts.workers.WeightSource`."""
-        return self.strategy.weights(self._sent_dtype)
+        """Of the held state, or its adapter alone: :class:`corerl.contracts.workers.WeightSource`."""
+        if not self._sends_adapters:
+            return self.strategy.weights(self._sent_dtype)
+        return self._adapters(self.slot.scale() / lora.scale(vars(self.spec.model)))
 
-    def _backward(self, state: TrainedState, rows: Experience, objective: TinkerObjective) -> float:
-        numbers = cast(SteppedStrategy, self.strategy).accumulate(rows, objective)
+    def _adapters(self, factor: float) -> Iterator[tuple[str, Tensor]]:
+        """The adapter for an engine with the server's scale: B has the rest, in float32 before it is rounded."""
+        for name, tensor in cast(AdaptingStrategy, self.strategy).adapters(torch.float32):
+            scaled = tensor * factor if ".lora_B." in name else tensor
+            yield name, scaled.to(self._sent_dtype)
+
+    def _backward(self, state: TrainedState, rows: Experience, objective: TinkerObjective) -> None:
+        cast(SteppedStrategy, self.strategy).accumulate(rows, objective)
         self.slot.drop_gradients(state.adapter)
-        return numbers.parts["loss"]
 
     def _optimizer(self) -> torch.optim.Optimizer:
         return cast(SteppedStrategy, self.strategy).optimizer
