@@ -193,7 +193,7 @@ def _train(asked: argparse.Namespace, config: Path, folder: Path, *, kill: bool)
         *("actor.device=auto", "actor.ppo_mini_batch_size=8", "actor.optim.lr=1e-5", "actor.strategy=fsdp"),
         *("rollout.name=vllm", f"rollout.options.python={asked.python}", "rollout.options.load_format=dummy"),
         *(
-            "rollout.options.gpu_memory_utilization=0.14",
+            f"rollout.options.gpu_memory_utilization={asked.run_share}",
             "trainer.bitwise=true",
             "trainer.save_freq=2",
             "trainer.max_ckpt_to_keep=1",
@@ -243,6 +243,7 @@ def main() -> None:
     cli.add_argument("--update-rows", type=int, default=64)
     cli.add_argument("--micro-batch", type=int, default=8192)
     cli.add_argument("--engine-share", type=float, default=0.3, help="of the memory")
+    cli.add_argument("--run-share", type=float, default=0.14, help="that of the engine of each of the runs")
     cli.add_argument("--vocabulary", type=int, default=50_000, help="ids of prompts are below")
     cli.add_argument("--alone", type=int, default=3, help="prompts that are generated once more, one by one")
     cli.add_argument("--steps", type=int, default=3)
