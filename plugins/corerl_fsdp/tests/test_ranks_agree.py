@@ -81,6 +81,20 @@ CASES += [
     shared(2, size=4, checkpointing=True, **ROUTED),
 ]
 
+
+def divided(ranks, **changes):
+    """A case in which so many ranks divide the experts."""
+    options = {"expert_parallel_size": ranks, **changes.pop("fsdp", {})}
+    return case(("qwen3_moe", False), fsdp=options, **changes)
+
+
+CASES += [
+    divided(2, size=2),
+    divided(2, size=2, checkpointing=True, experts=ROUTED["experts"]),
+    divided(2, size=4, rows=3),
+    divided(4, size=4, fsdp={"ulysses_sequence_parallel_size": 2}, cut=CUTS[1]),
+]
+
 if os.environ.get("CORERL_EVERY_COMBINATION") == "1":
     CASES += [
         case((family, tied), packed, size=size, checkpointing=size == 4)
