@@ -125,6 +125,6 @@ def _product(states: Tensor, weights: Tensor, ends: Tensor, *, transposed: bool)
     if states.is_cuda and states.dtype in FAST:
         product: Tensor = torch._grouped_mm(states, weights, offs=ends)
         return product
-    starts = torch.nn.functional.pad(ends, (1, 0)).diff().tolist()
-    parts = zip(states.split(starts), weights.unbind(0), strict=True)
+    sizes = torch.nn.functional.pad(ends, (1, 0)).diff().tolist()
+    parts = zip(torch.split(states, sizes), weights.unbind(0), strict=True)
     return torch.cat([part @ weight for part, weight in parts])

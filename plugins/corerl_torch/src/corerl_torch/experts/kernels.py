@@ -38,7 +38,7 @@ def gated_gradients(gradient: Tensor, gate_up: Tensor, weights: Tensor) -> tuple
 
 
 @triton.jit
-def _row_sums(items, by_row, bounds, sums, width, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _row_sums(items, by_row, bounds, sums, width, WIDTH: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < width
@@ -50,7 +50,7 @@ def _row_sums(items, by_row, bounds, sums, width, WIDTH: tl.constexpr):  # type:
 
 
 @triton.jit
-def _gated(gate_up, weights, products, width, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gated(gate_up, weights, products, width, WIDTH: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < width
@@ -62,7 +62,7 @@ def _gated(gate_up, weights, products, width, WIDTH: tl.constexpr):  # type: ign
 
 
 @triton.jit
-def _gated_gradients(gradient, gate_up, weights, of_gate_up, of_weights, width, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gated_gradients(gradient, gate_up, weights, of_gate_up, of_weights, width, WIDTH: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     weight = tl.load(weights + row).to(tl.float32)
     total = tl.zeros([WIDTH], tl.float32)

@@ -97,7 +97,8 @@ def expert_group(size: int, device: str, timeout: float) -> ExpertGroup | None:
         raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks")
     if (size, device) not in _MESHES:
         wait, by_rank = timedelta(seconds=timeout), torch.arange(ranks).view(-1, size)
-        divide = [dist.new_subgroups_by_enumeration(each.tolist(), timeout=wait)[0] for each in (by_rank.t(), by_rank)]
+        subgroups: Any = dist.new_subgroups_by_enumeration
+        divide = [subgroups(each.tolist(), timeout=wait)[0] for each in (by_rank.t(), by_rank)]
         names = ("expert_replicas", "expert_parallel")
         _MESHES[size, device] = DeviceMesh.from_group(divide, device, mesh=by_rank, mesh_dim_names=names)
     return ExpertGroup(size, _MESHES[size, device])
