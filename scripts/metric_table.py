@@ -35,8 +35,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "actor/router_entropy",
             "nats",
-            "entropy of the routers' scores over all experts during the update, mean over tokens and layers; strategies "
-            "`torch` and `fsdp`, as the next two rows",
+            "entropy of the routers' scores over all experts during the update, mean over tokens and layers; with a "
+            "mixture of experts under `torch` or `fsdp`, as the next two rows",
         ),
         Metric(
             "actor/expert_load_{max,min}",

@@ -1,8 +1,8 @@
 """Updates of a mixture of experts of Qwen3-30B-A3B's shape, cut in layers: share of the bare matrix rate, and two GPUs.
 
     python benchmarks/gpu/experts.py [--compile] [--profile]                      # one GPU: about 60 s, 60 s more
-    torchrun --nproc-per-node 2 benchmarks/gpu/experts.py                         # two GPUs: about 120 s
-    python benchmarks/gpu/experts.py --device cpu                                 # a tiny shape; also under torchrun
+    python benchmarks/gpu/experts.py --processes 2                                # two GPUs: about 120 s
+    python benchmarks/gpu/experts.py --device cpu [--processes 2]                 # a tiny shape
 
 Hidden size 2048, 32 heads over 4 of keys and values, 128 experts of width 768, 8 of them for a token; random weights in
 bf16 over float32. Of 48 layers 4 are left (8 on a GPU of more than 100 GiB), and of the 151,936 tokens as large a part,
@@ -19,7 +19,11 @@ import argparse
 import functools
 import gc
 import json
+import os
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -54,7 +58,10 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compiled attention, norms and statistics, too")
     parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
     parser.add_argument("--strategies", nargs="*", default=["fsdp", "fsdp-ep", "megatron-ep"])
+    parser.add_argument("--processes", type=int, default=1, help="one a GPU")
     arguments = parser.parse_args()
+    if arguments.processes > 1 and "RANK" not in os.environ:
+        sys.exit(spawned(arguments.processes))
     if arguments.device == "cpu":
         arguments.rows, arguments.tokens, arguments.repeats = 2, 1300, 1
     ranks.join(arguments.device, 300.0)
@@ -76,29 +83,42 @@ def main() -> None:
         dist.barrier()
 
 
+def spawned(processes: int) -> int:
+    """This program on so many ranks; the largest exit code."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    command = [sys.executable, *sys.argv]
+    started = [
+        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(processes)
+    ]
+    return max(abs(each.wait()) for each in started)
+
+
 def shape(arguments: argparse.Namespace) -> Qwen3MoeConfig:
     """The config, cut in layers and vocabulary."""
     layers = arguments.layers
+    sizes: dict[str, Any]
     if arguments.device == "cpu":
         layers, sizes = layers or 2, {"hidden_size": 64, "head_dim": 16, "num_experts": 16, "moe_intermediate_size": 24}
-        vocabulary = 1024
+        vocabulary, heads = 1024, 4
     else:
         large = torch.cuda.get_device_properties(0).total_memory > 100 * 2**30
-        layers, sizes = layers or (8 if large else 4), {"hidden_size": 2048, "head_dim": 128, "num_experts": 128}
-        sizes["moe_intermediate_size"] = 768
-        vocabulary = 128 * round(VOCABULARY * layers / LAYERS / 128)
+        layers = layers or (8 if large else 4)
+        sizes = {"hidden_size": 2048, "head_dim": 128, "num_experts": 128, "moe_intermediate_size": 768}
+        vocabulary, heads = 128 * round(VOCABULARY * layers / LAYERS / 128), 32
     return Qwen3MoeConfig(
         architectures=["Qwen3MoeForCausalLM"],
         vocab_size=vocabulary,
         num_hidden_layers=layers,
         intermediate_size=6144,
-        num_attention_heads=32 if arguments.device == "cuda" else 4,
+        num_attention_heads=heads,
         num_key_value_heads=4,
         num_experts_per_tok=8,
         norm_topk_prob=True,
         tie_word_embeddings=False,
         max_position_embeddings=40960,
-        rope_theta=1e6,
         **sizes,
     )
 
@@ -117,7 +137,7 @@ def flops_of(config: Qwen3MoeConfig, batch: Experience) -> float:
     attention = hidden * (2 * heads + 2 * config.head_dim * config.num_key_value_heads)
     experts = hidden * (config.num_experts + 3 * config.num_experts_per_tok * config.moe_intermediate_size)
     layers = config.num_hidden_layers * (attention + experts) * int((batch.lengths - 1).sum())
-    return 6.0 * (layers + config.vocab_size * hidden * int(batch.response_lengths.sum()))
+    return 6.0 * float(layers + config.vocab_size * hidden * int(batch.response_lengths.sum()))
 
 
 def one(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfig) -> None:
@@ -133,7 +153,7 @@ def one(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfi
     variants = {"experts of transformers": (False, False), "experts of CoreRL": (True, False)}
     if arguments.compile:
         variants["experts of CoreRL, compiled"] = (True, True)
-    results = []
+    results: list[dict[str, Any]] = []
     for name, (mine, compiled) in variants.items():
         torch.compiler.set_stance("default" if compiled else "force_eager")
         for module, forward in own.items():
@@ -141,7 +161,7 @@ def one(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfi
             if mine:
                 module.forward = forward
         seconds, products, first, metrics = timed(arguments, strategy, batch, on_gpu)
-        found = {"variant": name, "seconds": statistics.median(seconds), "first": first, **metrics}
+        found: dict[str, Any] = {"variant": name, "seconds": statistics.median(seconds), "first": first, **metrics}
         found["tflops"] = flops / found["seconds"] / 1e12
         found["bare"] = statistics.median(products)
         found["share"] = found["tflops"] / found["bare"]
@@ -183,7 +203,8 @@ def errors(device: str, dtype: torch.dtype) -> dict[str, float]:
     torch.manual_seed(0)
     config = Qwen3MoeConfig(hidden_size=256, num_experts=16, moe_intermediate_size=192, num_experts_per_tok=4)
     config._experts_implementation = "eager"
-    given, true = (Qwen3MoeExperts(config).to(device) for _ in range(2))
+    experts: Any = Qwen3MoeExperts
+    given, true = (experts(config).to(device) for _ in range(2))
     with torch.no_grad():
         for one, other in zip(given.parameters(), true.parameters(), strict=True):
             one.copy_((0.1 * torch.randn_like(one)).bfloat16())
@@ -209,7 +230,8 @@ def errors(device: str, dtype: torch.dtype) -> dict[str, float]:
 
 def several(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfig) -> None:
     """Strategies on all ranks."""
-    size, results = dist.get_world_size(), []
+    size = dist.get_world_size()
+    results: list[dict[str, Any]] = []
     builds: dict[str, Callable[[], TrainingStrategy]] = {
         "fsdp": lambda: FsdpStrategy(spec, FsdpOptions()),
         "fsdp-ep": lambda: FsdpStrategy(spec, FsdpOptions(expert_parallel_size=size)),

@@ -258,7 +258,7 @@ class FsdpStrategy:
         else:
             wanted: Output = "log_probs" if self.spec.head == "lm" else "values"
             loss = getattr(self._run(_idle_batch(), {wanted}), wanted).sum() * 0.0
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     @torch.no_grad()
     def _count(self, mini_batch: Experience, cuts: Sequence[Tensor]) -> None:

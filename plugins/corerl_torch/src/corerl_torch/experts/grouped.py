@@ -97,6 +97,7 @@ class _Gated(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, weights: Tensor) -> Tensor:
         from corerl_torch.experts.kernels import gated
 
+        states = states.contiguous()
         ctx.save_for_backward(states, weights)
         return gated(states, weights)
 
@@ -122,7 +123,8 @@ def _product(states: Tensor, weights: Tensor, ends: Tensor, *, transposed: bool)
     """(n, out) of (n, in) states, those up to ``ends[e]`` and not of an expert before with the weights of expert e."""
     if not transposed:
         weights = weights.transpose(-2, -1)
-    if states.is_cuda and states.dtype in FAST:
+    aligned = states.shape[1] % 8 == weights.shape[2] % 8 == 0  # rows of 16 bytes
+    if states.is_cuda and states.dtype in FAST and aligned:
         product: Tensor = torch._grouped_mm(states, weights, offs=ends)
         return product
     sizes = torch.nn.functional.pad(ends, (1, 0)).diff().tolist()

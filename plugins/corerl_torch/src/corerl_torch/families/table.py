@@ -244,7 +244,8 @@ FAMILIES: tuple[Family, ...] = (
             "v_head_dim": 12,
         },
         {**NOT_IN_VLLM, **DIVIDED},
-        "the bias of its routers' scores moves by `router_bias_update_rate` alone; weights are trained in bf16 or float32, not in FP8",
+        "the bias of its routers' scores moves by `router_bias_update_rate` alone; weights are trained in bf16 or "
+        "float32, not in FP8",
         ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     ),
     Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED),
