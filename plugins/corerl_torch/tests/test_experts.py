@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, NemotronHConfig
 
-from corerl_torch.experts.grouped import expert_modules, use
+from corerl_torch.experts.grouped import _Experts, expert_modules, use
 from corerl_torch.experts.items import Items
 from moe_models import FAMILIES, model_of
 
@@ -65,6 +65,14 @@ def test_experts_without_a_gate():
     use(model)
     for one, other in zip(outcome(module, *given), true, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_without_tokens_all_weights_have_a_gradient_of_zeros():
+    _, module = parts("gpt_oss")
+    states, chosen, weights = tokens(module, number=4)
+    output = _Experts(module, None).local(states, torch.full_like(chosen, 8), weights, 0)
+    gradients = torch.autograd.grad(output.sum(), [states, weights, *module.parameters()])
+    assert all(not each.any() for each in (output, *gradients))
 
 
 def test_under_autocast_products_are_in_its_dtype():

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -37,12 +38,19 @@ def by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """L2 norm of the gradients of the parameters, of all ranks' shares."""
-    norms = []
-    for gradients in by_mesh(each.grad for each in parameters if each.grad is not None):
-        norm = torch.nn.utils.get_total_norm(gradients)
-        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    """L2 norm of the gradients of the parameters, of all ranks' shares; those of two dimensions are on all ranks."""
+    norms = [_norm(alike) for alike in by_mesh(each.grad for each in parameters if each.grad is not None)]
     return norms[0] if len(norms) == 1 else torch.stack([torch.zeros(()).to(norms[0]), *norms]).norm()
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    first = gradients[0]
+    if isinstance(first, DTensor) and first.device_mesh.ndim > 1:  # in one sum, which is the same on all ranks
+        squares = torch.nn.utils.get_total_norm([each.to_local() for each in gradients]) ** 2  # type: ignore[attr-defined]
+        dist.all_reduce(squares)
+        return squares.sqrt()
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float, norm: Tensor) -> None:

@@ -58,6 +58,9 @@ class _Experts:
     def local(self, hidden: Tensor, indices: Tensor, weights: Tensor, pairs: int) -> Tensor:
         """The same of the experts that are here; ``pairs`` of the chosen ones are, others have ids behind them."""
         module, each = self.module, indices.shape[1]
+        if not pairs:  # zeros, whose gradients reach all weights: other ranks wait for them
+            idle = sum(_here(weight).flatten()[:1].sum() for weight in module.parameters(recurse=False))
+            return hidden * 0.0 + ((idle + weights.sum()) * 0.0).to(hidden.dtype)
         into = _here(module.gate_up_proj if module.has_gate else module.up_proj)
         out = _here(module.down_proj)
         device = hidden.device.type
