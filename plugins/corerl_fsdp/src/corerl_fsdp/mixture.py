@@ -16,8 +16,8 @@ from corerl_torch.experts.parallel import ExpertGroup, check_experts
 from corerl_torch.routers import compute_in_float32
 
 
-def prepare(model: Any, spec: StrategySpec, options: TorchOptions, group: ExpertGroup | None = None) -> list[Any]:
-    """Compute the experts of a model by group, and its routers in float32 if so wanted; returns these routers.
+def prepare(model: Any, spec: StrategySpec, options: TorchOptions, group: ExpertGroup | None = None) -> None:
+    """Compute the experts of a model by group, and its routers in float32 if so wanted.
 
     A model without such experts stays as it is.
 
@@ -31,10 +31,10 @@ def prepare(model: Any, spec: StrategySpec, options: TorchOptions, group: Expert
     if group is not None:
         check_experts(model, modules, group)
     if not modules or options.bitwise:
-        return []
+        return
     use(model, group)
-    in_float32 = compute_dtype(spec.model, spec.device) == torch.float32
-    return compute_in_float32(model) if options.router_float32 and not in_float32 else []
+    if options.router_float32 and compute_dtype(spec.model, spec.device) != torch.float32:
+        compute_in_float32(model)
 
 
 def shares_prefixes(options: TorchOptions) -> bool | None:

@@ -44,7 +44,7 @@ class TorchOptions:
         le=1,
     )
     router_float32: bool = option(
-        True, "routers of a mixture of experts hold float32 weights and compute in float32; false: in model.dtype"
+        True, "routers of a mixture of experts compute in float32, with weights in model.dtype; false: in model.dtype"
     )
     router_aux_loss_coef: float = option(
         0.0, "coefficient of the load-balance loss of a mixture of experts, in updates of the policy", ge=0

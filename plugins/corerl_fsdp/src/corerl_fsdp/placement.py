@@ -38,7 +38,7 @@ def sharded_model(
 ) -> TokenModel:
     """The model with its weights, sharded by decoder layer; the rest is sharded as a whole.
 
-    Experts that ranks divide are sharded over the ranks with the same experts. Routers in float32 are sharded apart.
+    Experts that ranks divide are sharded over the ranks with the same experts.
 
     Trained weights are float32, others in ``model.dtype``; compute is in ``model.dtype``; gradients are summed over
     ranks in float32.
@@ -60,7 +60,7 @@ def sharded_model(
         lora.add(model, spec)
     elif options.freeze_vision_tower and spec.head == "lm":
         freeze_tower(model, "actor.strategy.freeze_vision_tower")
-    routers = prepare(model, spec, options, experts)
+    prepare(model, spec, options, experts)
     source: dict[str, Any] = {}
 
     def read() -> None:
@@ -96,10 +96,6 @@ def sharded_model(
                 reshard_after_forward=freed,
                 shard_placement_fn=lambda _: Shard(1),  # the first dimension is that of the experts
             )
-    if mixed:
-        exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32, cast_forward_inputs=False)
-        for router in routers:
-            fully_shard(router, mesh=mesh, mp_policy=exact, reshard_after_forward=reshard)
     for layer in decoder_layers(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(token_model, mesh=mesh, mp_policy=policy)
@@ -152,7 +148,7 @@ def _fill(model: Any, source: Any, device: str) -> None:
     weights = dict(source.named_parameters()) if first else {}
     for name, parameter in model.named_parameters():
         whole = (
-            weights[name].detach().to(device, parameter.dtype)
+            weights[name].detach().to(device)
             if first
             else torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
         )

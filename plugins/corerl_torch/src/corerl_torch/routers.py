@@ -211,8 +211,8 @@ class Replay:
         self.routers.replay(Choices.of(column, tokens, width))
 
 
-def compute_in_float32(model: Any) -> list[Any]:
-    """Let the routers of a model hold float32 weights and compute in float32, autocast or not; returns them.
+def compute_in_float32(model: Any) -> None:
+    """Let the routers of a model compute in float32, with the weights that engines have, rounded to the compute dtype.
 
     Their weights of the experts are float32 too. Routers that cannot be intercepted stay as they are. To be called
     before the routers are intercepted.
@@ -220,11 +220,9 @@ def compute_in_float32(model: Any) -> list[Any]:
     try:
         modules = Routers(model).modules
     except ModelError:
-        return []
+        return
     for module in modules:
-        module.float()
         module.forward = _InFloat32(module.forward)
-    return modules
 
 
 class _InFloat32:
@@ -232,9 +230,31 @@ class _InFloat32:
         self.forward = forward
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        given = [each.float() if isinstance(each, Tensor) and each.is_floating_point() else each for each in arguments]
-        with torch.autocast(arguments[0].device.type, enabled=False):
-            return self.forward(*given, **named)
+        device = arguments[0].device.type
+        rounded = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        with torch.autocast(device, enabled=False), _ExactLinear(rounded):
+            return self.forward(*arguments, **named)
+
+
+class _ExactLinear(TorchFunctionMode):
+    """Linear layers in float32.
+
+    Args:
+        rounded: dtype that states, weights and biases are rounded to before; None: that they have.
+    """
+
+    def __init__(self, rounded: torch.dtype | None) -> None:
+        super().__init__()
+        self.rounded = rounded
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            args = [self._exact(each) for each in args]
+            kwargs = {name: self._exact(each) for name, each in (kwargs or {}).items()}
+        return func(*args, **(kwargs or {}))
+
+    def _exact(self, value: Any) -> Any:
+        return value.to(self.rounded or value.dtype).float() if isinstance(value, Tensor) else value
 
 
 class _Intercepted:
