@@ -35,6 +35,24 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/loss_scale", "", "factor of the loss after an update; with `model.dtype=fp16`"),
         Metric("actor/overflows", "share", "updates that overflowed, and changed no weight; with `model.dtype=fp16`"),
         Metric(
+            "actor/router_entropy",
+            "nats",
+            "entropy of the routers' scores over all experts during the update, mean over tokens and layers; with a "
+            "mixture of experts under `torch` or `fsdp`, as the next two rows",
+        ),
+        Metric(
+            "actor/expert_load_{max,min}",
+            "",
+            "tokens of the expert with most, or fewest, over the mean of its layer, in the update; mean over layers",
+        ),
+        Metric("actor/expert_load_worst", "", "`expert_load_max` of the layer with the largest one"),
+        Metric(
+            "actor/router_aux_loss",
+            "",
+            "load-balance loss before its coefficient, at an even load the number of chosen experts; with "
+            "`actor.strategy.router_aux_loss_coef`",
+        ),
+        Metric(
             "actor/skipped_tokens", "share", "tokens, of prompts and responses, that `actor.zero_advantage` left out"
         ),
         Metric("actor/skipped_updates", "share", "updates skipped because of a NaN or infinite loss or gradient"),

@@ -20,7 +20,7 @@ class Jobs(RankJobs):
     def strategy(self, job):
         if "fsdp" in job:
             return FsdpStrategy(self.spec(job), FsdpOptions(**job["fsdp"]))
-        return SingleDeviceStrategy(self.spec(job), TorchOptions(logits_chunk_size=None))
+        return SingleDeviceStrategy(self.spec(job), TorchOptions(logits_chunk_size=None, **job.get("torch", {})))
 
     def rows(self, job):
         """With ``experts`` (layers, number, top_k), a column of random choices."""

@@ -83,6 +83,20 @@ def test_two_ranks_share_rows(worlds, family, job):
         torch.testing.assert_close(result["before"]["log_probs"], expected["before"]["log_probs"], rtol=1e-5, atol=1e-5)
 
 
+def test_two_ranks_divide_the_experts(worlds, family, job):
+    if family.model_type != "deepseek_v3" and not EVERY:
+        pytest.skip("runs with CORERL_EVERY_FAMILY=1")
+    results = worlds[2].run(**job, kind="agree", fsdp={"expert_parallel_size": 2})
+    if family.state(STATES["experts"]) == "refused":
+        for result in results:
+            assert "expert_parallel_size: must be 1: the experts of" in result["error"]
+        return
+    expected = rank_jobs.run({**job, "kind": "agree"})
+    require_same(results, expected)
+    true = expected["before"]["log_probs"]
+    torch.testing.assert_close(together(results, "log_probs", true), true, rtol=1e-5, atol=1e-5)
+
+
 def test_two_ranks_train_adapters(worlds, family, job):
     adapters = {"lora_rank": 2, "target_modules": list(family.adapted) or "all-linear"}
     job = {**job, "kind": "agree", "warm": True, "config": {**job["config"], **adapters}}

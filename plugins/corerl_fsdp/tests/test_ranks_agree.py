@@ -16,6 +16,8 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import sharded_model
 from corerl_torch import sequence_parallel
 
+EVERY = os.environ.get("CORERL_EVERY_COMBINATION") == "1"
+
 CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
 
 
@@ -81,7 +83,27 @@ CASES += [
     shared(2, size=4, checkpointing=True, **ROUTED),
 ]
 
-if os.environ.get("CORERL_EVERY_COMBINATION") == "1":
+
+def divided(ranks, aux=0.0, **changes):
+    """A case in which so many ranks divide the experts."""
+    options = {"expert_parallel_size": ranks, "router_aux_loss_coef": aux, **changes.pop("fsdp", {})}
+    return case(("qwen3_moe", False), fsdp=options, torch={"router_aux_loss_coef": aux}, **changes)
+
+
+CASES += [
+    divided(2, size=2, aux=1.0),
+    divided(2, size=2, aux=1.0, checkpointing=True, experts=ROUTED["experts"]),
+    divided(2, size=4, rows=3),
+]
+if EVERY:
+    CASES += [
+        divided(4, size=4, aux=1.0, fsdp={"ulysses_sequence_parallel_size": 2}, cut=CUTS[1]),
+        divided(4, size=4, fsdp={"reshard_after_forward": False, "shard_gradients": True}, cut=CUTS[1]),
+        divided(2, size=4, fsdp={"ema_decay": 0.9}, packed=False, checkpointing=True),
+        divided(2, size=2, warm=True, config={"lora_rank": 2, "target_modules": ["q_proj", "v_proj"]}),
+    ]
+
+if EVERY:
     CASES += [
         case((family, tied), packed, size=size, checkpointing=size == 4)
         for family, tied, packed in itertools.product(("qwen2", "qwen3", "llama"), (True, False), (True, False))

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
@@ -25,15 +24,18 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
+from corerl_fsdp.mixture import load_balance
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, sharded_model
 from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, loss_scale, ranks, sequence_parallel
 from corerl_torch.average import Average, kept
+from corerl_torch.experts.balance import with_balance
+from corerl_torch.experts.parallel import expert_group
 from corerl_torch.loading import model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.micro_batches import lockstep_micro_batches
-from corerl_torch.optimizer import build_optimizer, build_schedule
+from corerl_torch.optimizer import build_optimizer, build_schedule, clip_gradients, gradient_norm
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
@@ -53,14 +55,16 @@ class FsdpStrategy:
         lora.check_export(spec, self.options.lora_export)
         mesh = ranks.join(spec.device, self.options.timeout)
         sequence = sequence_parallel.sequence_group(size, self.options.timeout)
+        experts = expert_group(self.options.expert_parallel_size, spec.device, self.options.timeout)
         self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // size, mesh.size() // size
         with ranks.deadline("loading the model", self.options.timeout):
-            self.token_model: Any = sharded_model(spec, self.options, mesh, sequence)
+            self.token_model: Any = sharded_model(spec, self.options, mesh, sequence, experts)
         self.model: Any = self.token_model.model
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
         self._savers: Any = None
         self.average: Average | None = None
+        self.balance = load_balance(self.token_model, self.options)
         if spec.optim is None:
             self.token_model.requires_grad_(False)
         else:
@@ -79,7 +83,7 @@ class FsdpStrategy:
             columns = Columns(batch.response_mask.shape)
             for rows in self._cuts(batch):
                 columns.add(rows, self._run(batch.select(rows) if len(rows) else _idle_batch(), wanted))
-            self.token_model.reshard()
+            self._reshard() if self.options.expert_parallel_size > 1 else self.token_model.reshard()
             self._rest()
         return columns.outputs()
 
@@ -108,8 +112,9 @@ class FsdpStrategy:
                     f"loss {numbers.loss} with gradient norm {norm}: the optimizer step was not taken", rows_at_fault
                 )
             lr = self._step(norm)
+            load = self.balance.finish(dist.all_reduce) if self.balance else {}
             self._rest()
-            return numbers.means(grad_norm=norm, lr=lr, **of_scale)
+            return numbers.means(grad_norm=norm, lr=lr, **of_scale, **load)
 
     def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
         """See :class:`corerl_torch.stepping.SteppedStrategy`."""
@@ -237,6 +242,7 @@ class FsdpStrategy:
         )
 
     def _run(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        self.token_model.balance = None
         outputs: TokenOutputs = self.token_model(batch.to(self.spec.device), wanted)
         return outputs
 
@@ -246,6 +252,9 @@ class FsdpStrategy:
             self.token_model.averaged = self.average.outside_body(self._whole)
         sums = Sums()
         cuts = self._cuts(mini_batch)
+        if self.balance is not None:
+            leads = dist.get_rank() % self.options.ulysses_sequence_parallel_size == 0
+            self.balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), dist.all_reduce, counts_rows=leads)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
             for number, rows in enumerate(cuts, start=1):
                 self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
@@ -258,23 +267,33 @@ class FsdpStrategy:
         """Add the gradient of these rows; without rows, add zeros: the other ranks' collectives need this rank."""
         if len(rows):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
+            self.token_model.balance = self.balance
             output = objective(self.token_model(micro_batch, objective.wanted), micro_batch)
             sums.add(output)
-            loss = output.loss * scale
+            loss = with_balance(output.loss, self.balance) * scale
         else:
             wanted: Output = "log_probs" if self.spec.head == "lm" else "values"
             loss = getattr(self._run(_idle_batch(), {wanted}), wanted).sum() * 0.0
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
+
+    @torch.no_grad()
+    def _count(self, mini_batch: Experience, cuts: Sequence[Tensor]) -> None:
+        """A forward pass whose choices of experts are counted."""
+        for rows in cuts:
+            if len(rows):
+                self.token_model.balance = self.balance
+                self.token_model(mini_batch.select(rows).to(self.spec.device), ())
+            else:
+                self._run(_idle_batch(), ())
+        self.token_model.reshard()
 
     def _gradient_norm(self) -> float:
-        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        return float(gradient_norm(self.model.parameters()))
 
     def _step(self, norm: float) -> float:
         """Clip the gradient and take the optimizer step; returns the learning rate."""
         limit, total = self.spec.grad_clip, torch.tensor(norm, device=self.spec.device)
-        torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, total)
+        clip_gradients(self.model.parameters(), limit, total)
         lr = float(self.schedule.get_last_lr()[0])
         if self.options.optimizer_offload:
             self._move(optimizer=self.spec.device)

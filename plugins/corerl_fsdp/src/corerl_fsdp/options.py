@@ -48,6 +48,18 @@ class TorchOptions:
         ge=0,
         le=1,
     )
+    router_float32: bool = option(
+        True, "routers of a mixture of experts compute in float32, with weights in model.dtype; false: in model.dtype"
+    )
+    router_aux_loss_coef: float = option(
+        0.0, "coefficient of the load-balance loss of a mixture of experts, in updates of the policy", ge=0
+    )
+    router_bias_update_rate: float = option(
+        0.0,
+        "step of an update in the bias of experts with too much or too little load, for routers with such a bias "
+        "(DeepSeek-V3, GLM-4 MoE)",
+        ge=0,
+    )
     freeze_vision_tower: bool = option(False, "train the language model alone; for models that read images")
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
@@ -81,6 +93,8 @@ class TorchOptions:
     @property
     def unshared(self) -> str:
         """Why rows cannot share prefixes, as far as the options say; '' if they can."""
+        if self.router_aux_loss_coef:
+            return "with a load-balance loss, which counts the tokens of every row (router_aux_loss_coef)"
         return "" if self.use_remove_padding else "among padded rows (use_remove_padding=false)"
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding | ConfigError]:
@@ -136,6 +150,10 @@ class FsdpOptions(TorchOptions):
     use_remove_padding: bool = option(True, "lay the rows of a micro-batch end to end; without computing padding")
     ulysses_sequence_parallel_size: int = option(
         1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
+    )
+
+    expert_parallel_size: int = option(
+        1, "consecutive ranks that divide the experts of each layer; tokens travel to them by all-to-all", ge=1
     )
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:

@@ -12,33 +12,43 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.functional import pad
 
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
+from corerl_fsdp.mixture import prepare, shares_prefixes
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.token_model import TokenModel, decoder_layers
 from corerl_torch import lora, ranks
+from corerl_torch.experts.grouped import expert_modules
+from corerl_torch.experts.parallel import ExpertGroup
 from corerl_torch.loading import load_model
 from corerl_torch.media import freeze_tower
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
 
 def sharded_model(
-    spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh, sequence: SequenceGroup | None = None
+    spec: StrategySpec,
+    options: FsdpOptions,
+    mesh: DeviceMesh,
+    sequence: SequenceGroup | None = None,
+    experts: ExpertGroup | None = None,
 ) -> TokenModel:
     """The model with its weights, sharded by decoder layer; the rest is sharded as a whole.
+
+    Experts that ranks divide are sharded over the ranks with the same experts.
 
     Trained weights are float32, others in ``model.dtype``; compute is in ``model.dtype``; gradients are summed over
     ranks in float32.
 
     Args:
         sequence: the ranks that share rows with this one.
+        experts: the ranks that divide the experts with this one.
 
     Raises:
-        ConfigError: the model's attention heads cannot be divided among the ranks.
+        ConfigError: the model's attention heads, or its experts, cannot be divided among the ranks.
         ModelError: as from :func:`~corerl_torch.loading.load_model`, on all ranks; or the model does not name its
             layers.
     """
@@ -50,6 +60,7 @@ def sharded_model(
         lora.add(model, spec)
     elif options.freeze_vision_tower and spec.head == "lm":
         freeze_tower(model, "actor.strategy.freeze_vision_tower")
+    prepare(model, spec, options, experts)
     source: dict[str, Any] = {}
 
     def read() -> None:
@@ -64,7 +75,7 @@ def sharded_model(
         model,
         spec,
         use_remove_padding=options.use_remove_padding,
-        share_prefixes=options.share_prefixes,
+        share_prefixes=shares_prefixes(options),
         logits_chunk_size=options.logits_chunk_size,
         compiled=options.compile,
         sequence=sequence,
@@ -75,6 +86,17 @@ def sharded_model(
     mixed = spec.optim is not None and compute != torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)
     reshard = options.reshard_after_forward and mesh.size() > 1  # a single rank holds all weights
+    if experts is not None:
+        freed = options.reshard_after_forward and experts.replicas.size() > 1
+        for module in expert_modules(model).values():
+            experts.divide(module)
+            fully_shard(
+                module,
+                mesh=experts.replicas,
+                mp_policy=policy,
+                reshard_after_forward=freed,
+                shard_placement_fn=lambda _: Shard(1),  # the first dimension is that of the experts
+            )
     for layer in decoder_layers(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(token_model, mesh=mesh, mp_policy=policy)
@@ -83,7 +105,7 @@ def sharded_model(
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # the sum over ranks: the loss weights are those of all rows
     token_model.to_empty(device=spec.device)
-    _fill(model, source.get("model"), mesh, spec.device)
+    _fill(model, source.get("model"), spec.device)
     return token_model
 
 
@@ -121,7 +143,7 @@ def _elements(tensor: Tensor, ranks: int, rank: int) -> int:
 
 
 @torch.no_grad()
-def _fill(model: Any, source: Any, mesh: DeviceMesh, device: str) -> None:
+def _fill(model: Any, source: Any, device: str) -> None:
     """Copy weights and buffers from rank 0's ``source`` (None on other ranks), which is emptied."""
     first = dist.get_rank() == 0
     weights = dict(source.named_parameters()) if first else {}
@@ -132,7 +154,7 @@ def _fill(model: Any, source: Any, mesh: DeviceMesh, device: str) -> None:
             else torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
         )
         dist.broadcast(whole, 0)
-        share = distribute_tensor(whole, mesh, parameter.placements, src_data_rank=None)
+        share = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.to_local().copy_(share.to_local())
         if first:
             weights.pop(name).data = torch.empty(0)

@@ -20,10 +20,12 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
 from corerl.models import compute_dtype
+from corerl_fsdp.mixture import load_balance, prepare, shares_prefixes
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
 from corerl_torch import bitwise, lora, loss_scale
 from corerl_torch.average import Average, check_average, kept
+from corerl_torch.experts.balance import LoadBalance, alone, with_balance
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.media import freeze_tower
@@ -58,17 +60,19 @@ class SingleDeviceStrategy:
             lora.add(self.model, spec)
         elif options.freeze_vision_tower and spec.head == "lm":
             freeze_tower(self.model, "actor.strategy.freeze_vision_tower")
+        prepare(self.model, spec, options)
         self.token_model = TokenModel(
             self.model,
             spec,
             use_remove_padding=options.use_remove_padding,
-            share_prefixes=options.share_prefixes,
+            share_prefixes=shares_prefixes(options),
             logits_chunk_size=options.logits_chunk_size,
             compiled=options.compile,
             bitwise=options.bitwise,
             fp8=options.fp8,
         ).train(spec.optim is not None)
         self.average: Average | None = None
+        self.balance = load_balance(self.token_model, options)
         if spec.optim is None:
             self.model.requires_grad_(False)
             return
@@ -96,20 +100,30 @@ class SingleDeviceStrategy:
             return numbers.means(lr=float(self.schedule.get_last_lr()[0]), **of_scale)
         if not (math.isfinite(numbers.loss) and math.isfinite(norm)):
             raise self._nonfinite(numbers.loss, norm, mini_batch, objective)
-        return numbers.means(grad_norm=norm, lr=self._step(), **of_scale)
+        lr, load = self._step(), self.balance.finish(alone) if self.balance else {}
+        return numbers.means(grad_norm=norm, lr=lr, **of_scale, **load)
 
     def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
         """See :class:`corerl_torch.stepping.SteppedStrategy`."""
         sums = Sums()
         if self.average is not None:
             self.token_model.averaged = self.average.outside_body(lambda weight: weight)
+        cuts, balance = self._cuts(mini_batch), self.balance
+        if balance is not None:
+            balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), alone, counts_rows=True)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
-            for rows in self._cuts(mini_batch):
+            for rows in cuts:
                 micro_batch = mini_batch.select(rows).to(self.spec.device)
-                output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
-                (output.loss * scale).backward()  # type: ignore[no-untyped-call]
+                output = objective(self._forward(micro_batch, objective.wanted, balance), micro_batch)
+                (with_balance(output.loss, balance) * scale).backward()
                 sums.add(output)
         return sums.numbers()
+
+    @torch.no_grad()
+    def _count(self, mini_batch: Experience, cuts: Iterable[Tensor]) -> None:
+        """A forward pass whose choices of experts are counted."""
+        for rows in cuts:
+            self._forward(mini_batch.select(rows).to(self.spec.device), (), self.balance)
 
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)
@@ -191,7 +205,10 @@ class SingleDeviceStrategy:
         limit, units = self.spec.micro_batching, batch.unit_ids
         return micro_batches(batch.lengths, limit, packed=packed, trie=trie, unit_ids=units)
 
-    def _forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+    def _forward(
+        self, batch: Experience, wanted: Collection[Wanted], balance: LoadBalance | None = None
+    ) -> TokenOutputs:
+        self.token_model.balance = balance
         with self._autocast():
             outputs: TokenOutputs = self.token_model(batch, wanted)
         return outputs

@@ -18,6 +18,8 @@ from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
 from corerl_torch import layout, lora, outputs, packed_attention, tries
 from corerl_torch.average import replaced
+from corerl_torch.experts.balance import LoadBalance
+from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.families.packing import Packing
 from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.media import BIDIRECTIONAL, ImageInputs, images_of_rows, reads_images, row_images
@@ -102,12 +104,14 @@ class TokenModel(torch.nn.Module):
         self.compiled, self.sequence = compiled, sequence
         self.averaged: Mapping[str, Tensor] | None = None  # weights outside the body, set by the strategy
         self.exact_logits = bitwise and spec.device == "cuda"
+        self.balance: LoadBalance | None = None  # counts the tokens of a pass, set by the strategy
         if fp8:
             products.check(spec.model, spec.device)
             products.use(model)
         if compiled:
             for layer in decoder_layers(model):
-                layer.forward = torch.compile(layer.forward, dynamic=True)
+                for part in _compiled_parts(layer):
+                    part.forward = torch.compile(part.forward, dynamic=True)
         if bitwise:
             invariant.check(
                 spec.model,
@@ -138,7 +142,8 @@ class TokenModel(torch.nn.Module):
         inputs, positions, real, tokens = share.layout if share else whole
         if self.replay:
             self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
-        with self._reading(batch, inputs, tokens) as images:
+        counted = self.balance.watching(tokens, batch) if self.balance else contextlib.nullcontext()
+        with counted, self._reading(batch, inputs, tokens) as images:
             body = body_of(self.model)(**inputs, **images, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
         own = share.own if share else slice(None)
@@ -245,6 +250,11 @@ def decoder_layers(model: Any) -> list[Any]:
             f"{type(model).__name__} can be neither sharded nor compiled: transformers does not name its layers"
         )
     return layers
+
+
+def _compiled_parts(layer: Any) -> list[Any]:
+    """A layer, or with experts its other children: their exchange and their number of tokens break a graph."""
+    return [each for each in layer.children() if not expert_modules(each)] if expert_modules(layer) else [layer]
 
 
 def stored(model: Any) -> Iterator[tuple[str, Tensor]]:

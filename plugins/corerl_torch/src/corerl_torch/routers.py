@@ -11,7 +11,7 @@ their code calls ``topk`` on (tokens, experts) scores. This call is intercepted 
 import copy
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,11 @@ RECORDED = "router_logits"
 
 SMALL = 256
 """largest number of experts whose ids are bytes"""
+
+SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, torch.nn.functional.sigmoid)
+
+Watch = Callable[[int, Tensor, Tensor], None]
+"""of a router: its number, logits (tokens, experts), chosen experts (tokens, top_k)"""
 
 
 class Choices(NamedTuple):
@@ -80,6 +85,9 @@ class Routers:
         layers: number of the decoder layer of each router.
         experts: number of experts of a layer.
         top_k: number of chosen experts of a token.
+        modules: the routers.
+        sigmoid: the scores of the experts are sigmoids of the logits, not a softmax.
+        watch: sees the logits and the choice of each router, if :meth:`install` was called; None: nothing does.
 
     Raises:
         ModelError: the model has no experts, or its routers cannot be intercepted.
@@ -95,17 +103,19 @@ class Routers:
         if not (modules or self.experts):
             raise ModelError(f"model.path: {kind} has no experts, so no choice of them can be recorded or replayed")
         numbers = [re.search(r"\.layers\.(\d+)\.", f".{name}") for name in modules]
-        chooses = all(_chooses(each, config.hidden_size, self.experts, self.top_k) for each in modules.values())
-        if not (modules and all(numbers) and chooses):
+        trials = [_trial(each, config.hidden_size, self.experts, self.top_k) for each in modules.values()]
+        if not (modules and all(numbers) and all(trials)):
             raise ModelError(
                 f"model.path: the routers of {kind} do not choose their experts by one top-k, so the choice can be "
                 f"neither recorded nor replayed: remove '{COLUMN}' from rollout.record"
             )
         self.layers = tuple(int(number[1]) for number in numbers if number)
-        self._modules = list(modules.values())
+        self.modules = list(modules.values())
+        self.sigmoid = any(each.sigmoid for each in trials if each)
         self._replayed: Choices | None = None
         self._recorded: list[Tensor] | None = None
         self._installed = False
+        self.watch: Watch | None = None
 
     @property
     def bytes(self) -> int:
@@ -118,7 +128,7 @@ class Routers:
 
     def record(self) -> None:
         """From now on :meth:`taken` has the choices."""
-        self._install()
+        self.install()
         self._recorded = []
 
     def taken(self) -> Tensor:
@@ -135,14 +145,15 @@ class Routers:
         """
         if choices is not None:
             check_choices(choices, len(self.layers), self.top_k, self.experts)
-            self._install()
+            self.install()
         self._replayed = choices
 
-    def _install(self) -> None:
+    def install(self) -> None:
+        """Intercept the routers from now on."""
         if self._installed:
             return
         self._installed = True
-        for number, module in enumerate(self._modules):
+        for number, module in enumerate(self.modules):
             module.forward = torch.compiler.disable(_Intercepted(self, number, module.forward))  # type: ignore[no-untyped-call]
 
     def choose(self, number: int, scores: Tensor, top: Any) -> Any:
@@ -163,14 +174,17 @@ class Replay:
 
     Args:
         model: of transformers, not sharded yet.
+
+    Attributes:
+        error: why the model cannot replay; None if it can, and then it has ``routers``.
     """
 
     def __init__(self, model: Any) -> None:
-        self._error: ModelError | None = None
+        self.error: ModelError | None = None
         try:
             self.routers = Routers(model)
         except ModelError as error:
-            self._error = error
+            self.error = error
 
     @classmethod
     def of(cls, model: Any, spec: StrategySpec) -> "Replay | None":
@@ -189,12 +203,58 @@ class Replay:
         """
         column = columns.get(COLUMN)
         if column is None or not len(column.values):
-            if self._error is None:
+            if self.error is None:
                 self.routers.replay(None)
             return
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         self.routers.replay(Choices.of(column, tokens, width))
+
+
+def compute_in_float32(model: Any) -> None:
+    """Let the routers of a model compute in float32, with the weights that engines have, rounded to the compute dtype.
+
+    Their weights of the experts are float32 too. Routers that cannot be intercepted stay as they are. To be called
+    before the routers are intercepted.
+    """
+    try:
+        modules = Routers(model).modules
+    except ModelError:
+        return
+    for module in modules:
+        module.forward = _InFloat32(module.forward)
+
+
+class _InFloat32:
+    def __init__(self, forward: Any) -> None:
+        self.forward = forward
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        device = arguments[0].device.type
+        rounded = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        with torch.autocast(device, enabled=False), _ExactLinear(rounded):
+            return self.forward(*arguments, **named)
+
+
+class _ExactLinear(TorchFunctionMode):
+    """Linear layers in float32.
+
+    Args:
+        rounded: dtype that states, weights and biases are rounded to before; None: that they have.
+    """
+
+    def __init__(self, rounded: torch.dtype | None) -> None:
+        super().__init__()
+        self.rounded = rounded
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            args = [self._exact(each) for each in args]
+            kwargs = {name: self._exact(each) for name, each in (kwargs or {}).items()}
+        return func(*args, **(kwargs or {}))
+
+    def _exact(self, value: Any) -> Any:
+        return value.to(self.rounded or value.dtype).float() if isinstance(value, Tensor) else value
 
 
 class _Intercepted:
@@ -204,24 +264,38 @@ class _Intercepted:
         self.routers, self.number, self.forward = routers, number, forward
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        seen: list[Tensor] = []
+
         def choose(scores: Tensor, top: Any) -> Any:
-            return self.routers.choose(self.number, scores, top)
+            top = self.routers.choose(self.number, scores, top)
+            seen.append(top.indices)
+            return top
 
         with _TopK(self.routers.experts, self.routers.top_k, choose):
-            return self.forward(*arguments, **named)
+            outputs = self.forward(*arguments, **named)
+        if self.routers.watch is not None:
+            shape = (len(seen[0]), self.routers.experts)
+            logits = next(each for each in outputs if each.is_floating_point() and each.shape == shape)
+            self.routers.watch(self.number, logits, seen[0])
+        return outputs
 
 
 class _TopK(TorchFunctionMode):
-    """Replaces results of ``topk`` that choose experts; those within or among groups of experts have other shapes."""
+    """Replaces results of ``topk`` that choose experts; those within or among groups of experts have other shapes.
+
+    Attributes:
+        sigmoid: a sigmoid was computed.
+    """
 
     def __init__(self, experts: int, top_k: int, choose: Any) -> None:
         super().__init__()
-        self.experts, self.top_k, self.choose = experts, top_k, choose
+        self.experts, self.top_k, self.choose, self.sigmoid = experts, top_k, choose, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func not in (torch.topk, Tensor.topk):
+            self.sigmoid |= func in SIGMOIDS
             return result
         number = args[1] if len(args) > 1 else kwargs["k"]
         scores = args[0] if args else kwargs["input"]
@@ -241,8 +315,10 @@ def routers_of(model: Any) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _chooses(router: Any, hidden: int, experts: int, top_k: int) -> bool:
-    """Whether a router returns the indices of exactly one ``topk`` of (tokens, experts); tried without storage."""
+def _trial(router: Any, hidden: int, experts: int, top_k: int) -> _TopK | None:
+    """A pass of a router without storage; None unless it returns the indices of exactly one ``topk`` of (tokens,
+    experts).
+    """
     seen: list[Any] = []
 
     def choose(scores: Tensor, top: Any) -> Any:
@@ -250,12 +326,14 @@ def _chooses(router: Any, hidden: int, experts: int, top_k: int) -> bool:
         return top
 
     trial = copy.deepcopy(router).to("meta")
+    trial.__dict__.pop("forward", None)  # :class:`_InFloat32`
     states = torch.empty(2, hidden, device="meta", dtype=next(trial.parameters()).dtype)
     parameters = list(inspect.signature(trial.forward).parameters.values())[1:]
     biases = [torch.empty(experts, device="meta") for each in parameters if each.default is each.empty]
     try:
-        with _TopK(experts, top_k, choose):
+        with _TopK(experts, top_k, choose) as mode:
             outputs = trial(states, *biases)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
-        return False
-    return len(seen) == 1 and any(each is seen[0] for each in outputs if isinstance(outputs, tuple))
+        return None
+    chosen = len(seen) == 1 and any(each is seen[0] for each in outputs if isinstance(outputs, tuple))
+    return mode if chosen else None

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.objective import Objective
 from corerl.errors import NonFiniteError
+from corerl_torch.optimizer import clip_gradients, gradient_norm
 from corerl_torch.sums import Numbers
 
 
@@ -53,14 +53,13 @@ def take_step(strategy: SteppedStrategy, step: AdamStep) -> float:
     """
     optimizer = strategy.optimizer
     parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-    norm = torch.nn.utils.get_total_norm([each.grad for each in parameters])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    norm = gradient_norm(parameters)
     size = float(norm)
     if not math.isfinite(size):
         optimizer.zero_grad(set_to_none=True)
         raise NonFiniteError(f"gradient norm {size}: the optimizer step was not taken", [])
     if step.max_norm > 0:
-        torch.nn.utils.clip_grads_with_norm_(parameters, step.max_norm, norm)
+        clip_gradients(parameters, step.max_norm, norm)
     values = {"lr": step.lr, "betas": step.betas, "eps": step.eps, "weight_decay": step.weight_decay}
     for group in optimizer.param_groups:
         group.update(values)

@@ -26,6 +26,7 @@ SHARED_EXPERT = MappingProxyType({**EXPERTS, "shared_expert_intermediate_size": 
 NO_PACKING: Mapping[str, State] = MappingProxyType(
     {"torch.packed": "padded", "torch.prefixes": "refused", "fsdp.packed": "padded", "fsdp.ulysses": "refused"}
 )
+DIVIDED: Mapping[str, State] = MappingProxyType({"fsdp.experts": "proven"})
 NOT_IN_VLLM: Mapping[str, State] = MappingProxyType({"vllm.export": "not proven"})
 NOT_IN_SGLANG: Mapping[str, State] = MappingProxyType({"sglang.export": "not proven"})
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -105,7 +106,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3MoeConfig",
         "Qwen3-30B-A3B, 235B-A22B",
         EXPERTS,
-        {**OF_MEGATRON, "megatron.tensor": "not proven"},
+        {**OF_MEGATRON, **DIVIDED, "megatron.tensor": "not proven"},
         "",
         ATTENTION,
         {"megatron.packed": MEGATRON_ROUTES},
@@ -116,7 +117,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3NextConfig",
         "Qwen3-Next-80B-A3B",
         {**RECURRENT, **SHARED_EXPERT},
-        {**NO_PACKING, **NOT_IN_VLLM},
+        {**NO_PACKING, **NOT_IN_VLLM, **DIVIDED},
         f"without flash-linear-attention {NO_SHARING}",
         ATTENTION,
     ),
@@ -135,7 +136,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3_5MoeTextConfig",
         "Qwen3.5 with experts, text",
         {**RECURRENT, **SHARED_EXPERT},
-        {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG},
+        {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         f"without flash-linear-attention {NO_SHARING}",
         ATTENTION,
     ),
@@ -202,7 +203,7 @@ FAMILIES: tuple[Family, ...] = (
         "GptOssConfig",
         "gpt-oss-20b, 120b",
         {**WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 131072},
-        NOT_IN_VLLM,
+        {**NOT_IN_VLLM, **DIVIDED},
         "its sinks need the attention row by row, also on CUDA; weights are trained in bf16 or float32, not in MXFP4",
     ),
     Family("GLM-4", "glm4", "Glm4Config", "GLM-4-9B, 32B (0414)"),
@@ -219,8 +220,8 @@ FAMILIES: tuple[Family, ...] = (
             "n_shared_experts": 1,
             "use_qk_norm": True,
         },
-        {},
-        "the bias of its routers' scores is kept as loaded",
+        DIVIDED,
+        "the bias of its routers' scores moves by `router_bias_update_rate` alone",
         ATTENTION,
     ),
     Family(
@@ -243,8 +244,9 @@ FAMILIES: tuple[Family, ...] = (
             "qk_nope_head_dim": 8,
             "v_head_dim": 12,
         },
-        NOT_IN_VLLM,
-        "the bias of its routers' scores is kept as loaded; weights are trained in bf16 or float32, not in FP8",
+        {**NOT_IN_VLLM, **DIVIDED},
+        "the bias of its routers' scores moves by `router_bias_update_rate` alone; weights are trained in bf16 or "
+        "float32, not in FP8",
         ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     ),
     Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED, NOT_IN_SGLANG),
