@@ -96,7 +96,7 @@ class Processor:
 
 
 def load_processor(model: ModelConfig, config: Any, tokenizer: "PreTrainedTokenizerBase") -> Any:
-    """transformers' processor of a model, with the image processor on Pillow and without videos.
+    """transformers' processor of a model, with the image processor on Pillow, without those of videos and sounds.
 
     Raises:
         ModelError: the model has none, or it cannot be loaded.
@@ -118,16 +118,15 @@ def load_processor(model: ModelConfig, config: Any, tokenizer: "PreTrainedTokeni
         taken = set(inspect.signature(kind.__init__).parameters)
         settings = {key: value for key, value in settings.items() if key in taken and not key.endswith("processor")}
         parts = {"image_processor": images, "tokenizer": tokenizer}
-        if "video_processor" in taken:
-            parts["video_processor"] = None
-        return _without_videos(kind)(**{**settings, **parts})
+        absent = dict.fromkeys(taken & {"video_processor", "feature_extractor", "audio_processor"})
+        return _with_images_alone(kind)(**{**settings, **parts, **absent})
     except (OSError, ValueError, TypeError, ImportError, KeyError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"model.path: the image processor of {model.path} cannot be loaded: {reason}") from error
 
 
-def _without_videos(kind: type) -> Any:
-    """The class of a processor that may have no video processor: transformers' need torchvision."""
+def _with_images_alone(kind: type) -> Any:
+    """The class of a processor that may lack those of videos, which need torchvision, and of sounds."""
 
     def check(self: Any, name: str, value: Any) -> Any:
         return None if value is None else kind.check_argument_for_proper_class(self, name, value)  # type: ignore[attr-defined]

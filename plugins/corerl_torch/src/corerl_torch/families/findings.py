@@ -40,10 +40,10 @@ def look(
         return
     kind = config.get_text_config().model_type
     if packs and model.attn_implementation != "eager":
-        from corerl_torch.families.probe import probe
+        from corerl_torch.families.packing import verdict_on
 
         device = "cuda" if machine.gpus and not machine.planned else "cpu"
-        verdict = probe(config, device, trust_remote_code=model.trust_remote_code)
+        verdict = verdict_on(config, device, trust_remote_code=model.trust_remote_code)
         yield from _packing(key, verdict, kind, share_prefixes, ranks)
     if family_of(kind) is None:
         features = ", ".join(unproven(kind, backend))
