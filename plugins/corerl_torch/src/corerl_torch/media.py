@@ -98,6 +98,44 @@ def sees_later_tokens(config: Any) -> bool:
     return config.model_type in TYPED
 
 
+class Ways(NamedTuple):
+    """How a family of transformers places images and masks their tokens.
+
+    Attributes:
+        masks: results of ``get_placeholder_mask``: of images, videos and sounds.
+        expanded: they have a dimension for the embedding.
+        types: the argument for types of tokens, if masks of attention are made from them; otherwise ''.
+    """
+
+    masks: int
+    expanded: bool
+    types: str
+
+    @classmethod
+    def of(cls, body: type, family: str) -> "Ways":
+        """Of the class of a model before its output layer.
+
+        Raises:
+            ModelError: the family has a way of its own.
+        """
+        if not hasattr(body, "get_placeholder_mask"):
+            raise ModelError(
+                f"model.path: the family {family} places images in its embeddings by a way of its own: it is not supported"
+            )
+        masked: Any = body
+        names = inspect.signature(masked.get_placeholder_mask).parameters
+        types = [
+            name for name in ("token_type_ids", "mm_token_type_ids") if name in inspect.signature(masked.forward).parameters
+        ]
+        if types and not hasattr(body, "get_rope_index") and family not in TYPED:  # positions are the only use there
+            raise ModelError(
+                f"model.path: the family {family} makes masks of attention from {types[0]}, and no test proves them: it is "
+                f"not supported, as {', '.join(sorted(TYPED))} are"
+            )
+        masks = 3 if "image_features" not in names else 2 if "video_features" in names else 1
+        return cls(masks, "image_features" in names, types[0] if types and family in TYPED else "")
+
+
 class ImageInputs:
     """Inputs of a model that reads images.
 
@@ -115,34 +153,8 @@ class ImageInputs:
         self.body = body_of(model)
         names = inspect.signature(self.body.get_image_features).parameters
         self._names = {name for name in names if name != "kwargs"}
-        self._masks = self._form_of_masks()
-        self._types = self._name_of_types()
+        self._ways = Ways.of(type(self.body), self.body.config.model_type)
         self._blank = self._blank_features() if every_pass else None
-
-    def _form_of_masks(self) -> "_Form":
-        find = getattr(self.body, "get_placeholder_mask", None)
-        if find is None:
-            raise ModelError(
-                f"model.path: the family {self.body.config.model_type} places images in its embeddings by a way of its "
-                "own: it is not supported"
-            )
-        names = inspect.signature(find).parameters
-        if "image_features" not in names:
-            return _Form(masks=3, expanded=False)
-        return _Form(masks=2 if "video_features" in names else 1, expanded=True)
-
-    def _name_of_types(self) -> str:
-        """The argument for types of tokens, if the mask of attention is made from them; otherwise ''."""
-        names = inspect.signature(self.body.forward).parameters
-        found = [name for name in ("token_type_ids", "mm_token_type_ids") if name in names]
-        if not found or self.has_own_positions:  # positions are the only use there
-            return ""
-        if self.body.config.model_type not in TYPED:
-            raise ModelError(
-                f"model.path: the family {self.body.config.model_type} makes masks of attention from {found[0]}, and no "
-                f"test proves them: it is not supported, as {', '.join(sorted(TYPED))} are"
-            )
-        return found[0]
 
     @property
     def has_own_positions(self) -> bool:
@@ -186,9 +198,9 @@ class ImageInputs:
         for _, places in ordered:
             mask[places.cpu()] = True
         mask = mask.view(*shape).to(self.body.device)
-        inputs: dict[str, Any] = {self._types: mask.long()} if self._types and typed else {}
+        inputs: dict[str, Any] = {self._ways.types: mask.long()} if self._ways.types and typed else {}
         # take places from the column
-        replaced: dict[str, Any] = {"get_placeholder_mask": functools.partial(_masks, mask, form=self._masks)}
+        replaced: dict[str, Any] = {"get_placeholder_mask": functools.partial(_masks, mask, ways=self._ways)}
         features = self._features([image.digest for image, _ in ordered]) if images else self._blank
         if features is not None:
             # pass no argument of the decoder's attention to the tower
@@ -299,24 +311,12 @@ def _without_rows(values: Any) -> Any:
     return values[:0] if isinstance(values, Tensor) else [_without_rows(each) for each in values]
 
 
-class _Form(NamedTuple):
-    """Results of a family's ``get_placeholder_mask``.
-
-    Attributes:
-        masks: of images, videos and sounds.
-        expanded: they have a dimension for the embedding.
-    """
-
-    masks: int
-    expanded: bool
-
-
-def _masks(mask: Tensor, *arguments: Any, form: _Form, image_features: Any = None, **others: Any) -> Any:
+def _masks(mask: Tensor, *arguments: Any, ways: Ways, image_features: Any = None, **others: Any) -> Any:
     """In the place of ``get_placeholder_mask``: masks of images, and empty ones."""
     if image_features is not None and mask.sum() * image_features.shape[-1] != image_features.numel():
         raise RunError(f"{int(mask.sum())} tokens stand for images, whose tower has {len(image_features)} outputs")
-    own = mask.unsqueeze(-1) if form.expanded else mask
-    return own if form.masks == 1 else (own, *[torch.zeros_like(own)] * (form.masks - 1))
+    own = mask.unsqueeze(-1) if ways.expanded else mask
+    return own if ways.masks == 1 else (own, *[torch.zeros_like(own)] * (ways.masks - 1))
 
 
 def row_images(images: Sequence[Sequence[Image]], tokens: Tensor, width: int) -> list[tuple[Image, Tensor]]:

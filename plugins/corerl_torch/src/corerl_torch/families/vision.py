@@ -3,8 +3,9 @@
 This file imports neither torch nor transformers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from corerl_torch.families.columns import Column, State
 from corerl_torch.families.table import Family
@@ -63,6 +64,19 @@ VISION: Mapping[str, Family] = {
     ),
 }
 """name of a small model (``corerl tiny-vision-model``) → the family"""
+
+
+def reads_images(config: Any) -> bool:
+    """Whether a config of transformers has a vision tower."""
+    return getattr(config, "vision_config", None) is not None
+
+
+def unproven(model_type: str, backend: str) -> Iterator[str]:
+    """The features of a backend that no test proves for a family; all of an unknown one."""
+    family = vision_family_of(model_type)
+    for column in VISION_COLUMNS:
+        if column.backend == backend and (family is None or family.state(column) == "not proven"):
+            yield column.title
 
 
 def vision_family_of(model_type: str) -> Family | None:
