@@ -24,6 +24,7 @@ from corerl_torch.families.vision import VISION, VISION_COLUMNS
 from corerl_torch.media import in_tower
 from corerl_torch.media_store import COLUMN
 from pictures import picture, tokenizer_of
+from vision_families import FAMILIES
 
 STATES = {column.key: column for column in VISION_COLUMNS}
 
@@ -35,7 +36,7 @@ PROMPTS: list[tuple[str, list[Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=VISION)
+@pytest.fixture(scope="module", params=FAMILIES)
 def folder(request: Any, model_folder: Any) -> Path:
     return model_folder(request.param)
 
@@ -131,7 +132,9 @@ def test_log_probs_are_those_of_transformers(folder: Path, batch: Experience) ->
 def test_log_probs_depend_on_the_image(folder: Path, batch: Experience) -> None:
     """Equal tokens behind another image have other log-probs."""
     ids, images = batch.input_ids.clone(), batch.columns[COLUMN]
-    assert int(batch.prompt_lengths[0]) == int(batch.prompt_lengths[2]) and not torch.equal(images.values[0], images.values[2])
+    assert int(batch.prompt_lengths[0]) == int(batch.prompt_lengths[2]) and not torch.equal(
+        images.values[0], images.values[2]
+    )
     ids[2] = ids[0]
     found = strategy(folder, use_remove_padding=False).forward(dataclasses.replace(batch, input_ids=ids), ["log_probs"])
     assert found.log_probs is not None
@@ -166,7 +169,9 @@ def test_rows_share_prefixes_as_the_table_says(folder: Path) -> None:
     shares = state(folder, "torch.prefixes") == "proven"
     assert strategy(folder, **LAYOUTS["shared"]).token_model.shares_prefixes == shares
     if not shares:
-        with pytest.raises(ConfigError, match="share_prefixes: prefixes cannot be shared by .* tokens of an image attend"):
+        with pytest.raises(
+            ConfigError, match="share_prefixes: prefixes cannot be shared by .* tokens of an image attend"
+        ):
             strategy(folder, use_remove_padding=True, share_prefixes=True)
 
 

@@ -30,13 +30,17 @@ from corerl_torch.families.vision import VISION
 from corerl_torch.media import images_of_rows, in_tower
 from corerl_torch.media_store import COLUMN
 from corerl_torch.weights import as_in_files
-from vision_rows import batch, spec, updated
+from vision_families import FEW
+from vision_rows import EPS, batch, spec, updated
 
-WITHOUT_GRADIENT = {"": ("k_proj.bias",), "llava_onevision": ("vision_tower.post_layernorm.weight", "post_layernorm.bias")}
+WITHOUT_GRADIENT = {
+    "": ("k_proj.bias",),
+    "llava_onevision": ("vision_tower.post_layernorm.weight", "post_layernorm.bias"),
+}
 """one addend of all scores of a query changes no share of them; LLaVA-OneVision reads the tower before its last norm"""
 
 
-@pytest.fixture(scope="module", params=VISION)
+@pytest.fixture(scope="module", params=FEW)
 def folder(request: Any, model_folder: Any) -> Path:
     return model_folder(request.param)
 
@@ -170,12 +174,7 @@ def test_ranks_with_and_without_images_make_the_update_of_one_device(
     finally:
         for rank in ranks:
             rank.kill()
-    one = SingleDeviceStrategy(spec(folder), TorchOptions(use_remove_padding=True))
-    before = copied_weights(one)
-    true = updated(one, batch(folder))
+    true = updated(SingleDeviceStrategy(spec(folder, EPS), TorchOptions(use_remove_padding=True)), batch(folder))
     found = load_file(tmp_path / "weights.safetensors")
     assert found.keys() == true.keys()
-    for name, each in true.items():
-        moved = (each - before[name]).abs() > 1e-3  # less than a tenth of the rate: gradients of rounding errors
-        assert ((found[name] - each).abs() * moved).max() < 1e-5, name
-        assert (found[name] - each).abs().max() < 1e-3, name
+    assert max(float((found[name] - each).abs().max()) for name, each in true.items()) < 1e-5

@@ -19,11 +19,14 @@ from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 from corerl_torch import media_store
-from corerl_torch.families.vision import VISION
+from corerl_torch.families.vision import VISION, VISION_COLUMNS
 from corerl_torch.media import ImageInputs, images_of
 from corerl_torch.media_store import COLUMN
 from corerl_vision.videos import of_a_frame
 from pictures import picture, png, tokenizer_of
+from vision_families import FAMILIES
+
+VIDEOS = next(column for column in VISION_COLUMNS if column.feature == "videos")
 
 FRAMES = [picture(number, 48, 32) for number in range(4)]
 """of 2 × 3 tokens"""
@@ -79,7 +82,9 @@ def test_positions_are_those_of_the_paper(folder: Path) -> None:
     found = ImageInputs(model).positions(torch.tensor([ids]), [len(ids)], [images])[:, 0]
     start, end = images[0].start, int(images[0].places()[-1]) + 1
     assert found[:, :start].tolist() == [list(range(start))] * 3
-    pair = torch.tensor([[start] * 6, [start, start, start, start + 1, start + 1, start + 1], [start, start + 1, start + 2] * 2])
+    pair = torch.tensor(
+        [[start] * 6, [start, start, start, start + 1, start + 1, start + 1], [start, start + 1, start + 2] * 2]
+    )
     assert torch.equal(found[:, start : start + 6], pair)
     last = found[:, end - 6 : end]
     if folder.name == "qwen2_5_vl":  # 2 seconds later
@@ -151,7 +156,10 @@ def test_log_probs_of_a_video_are_those_of_transformers(folder: Path, batch: Exp
         for image in images_of(encoded(folder, *PROMPTS[row // 2][:1], **PROMPTS[row // 2][1])[2][COLUMN]):
             features = {name: torch.from_numpy(value) for name, value in media_store.get(image.digest).items()}
             if image.frames_apart():
-                inputs |= {"pixel_values_videos": features["pixel_values"], "video_grid_thw": features["image_grid_thw"]}
+                inputs |= {
+                    "pixel_values_videos": features["pixel_values"],
+                    "video_grid_thw": features["image_grid_thw"],
+                }
                 if folder.name == "qwen2_5_vl":
                     inputs["second_per_grid_ts"] = [image.frames_apart()]
             else:
@@ -193,9 +201,17 @@ def test_a_wrong_video_is_an_error_that_names_the_row(model_folder: Any, name: s
     ("text", "media", "words"),
     [
         ("<video>", {}, "has 1 <video> mark, and the column 'videos' has 0 videos"),
-        ("<image>", {"images": [picture(1)], "videos": [FRAMES]}, "has 0 <video> marks, and the column 'videos' has 1 video"),
+        (
+            "<image>",
+            {"images": [picture(1)], "videos": [FRAMES]},
+            "has 0 <video> marks, and the column 'videos' has 1 video",
+        ),
         ("<|video_pad|><video>", {"videos": [FRAMES]}, "the rendered prompt has 2 times <|video_pad|>, for 1 videos"),
-        ("<|video_pad|><image>", {"images": [picture(1)]}, "the rendered prompt has 1 times <|video_pad|>, for 0 videos"),
+        (
+            "<|video_pad|><image>",
+            {"images": [picture(1)]},
+            "the rendered prompt has 1 times <|video_pad|>, for 0 videos",
+        ),
     ],
 )
 def test_marks_and_videos_must_agree(model_folder: Any, text: str, media: Any, words: str) -> None:
@@ -211,8 +227,10 @@ def test_every_form_of_a_video_is_the_same_video(model_folder: Any) -> None:
     assert all(each.equals(columns[0]) for each in columns)
 
 
-@pytest.mark.parametrize("family", sorted(VISION.keys() - {"qwen2_5_vl", "qwen3_vl"}))
+@pytest.mark.parametrize("family", [name for name in FAMILIES if VISION[name].state(VIDEOS) == "refused"])
 def test_a_family_without_videos_refuses_them(model_folder: Any, family: str) -> None:
-    with pytest.raises(DataError, match="row 3: column 'videos' is not supported for the family .*: give the frames as"):
+    with pytest.raises(
+        DataError, match="row 3: column 'videos' is not supported for the family .*: give the frames as"
+    ):
         encoded(model_folder(family), "<video>", videos=[FRAMES])
     assert "<video>" in encoded(model_folder(family), "a text with <video>")[0] or family == "llava_onevision"

@@ -93,7 +93,9 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
             inject_adapter_in_model(_peft_config(config, value=value), model, ADAPTER, low_cpu_mem_usage=meta)
         except ValueError as error:
             raise ConfigError("model.target_modules", str(error)) from error
-    layers: list[tuple[str, Any]] = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    layers: list[tuple[str, Any]] = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)
+    ]
     for name, layer in layers:
         if type(layer) is not Linear:
             advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""

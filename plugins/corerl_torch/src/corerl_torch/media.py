@@ -82,7 +82,9 @@ def freeze_tower(model: Any, key: str) -> None:
     """
     towers = [module for name in sorted(TOWERS) if (module := getattr(model.base_model, name, None)) is not None]
     if not towers:
-        raise ConfigError(key, f"{type(model).__name__} has no vision tower ({', '.join(sorted(TOWERS))}): set it to false")
+        raise ConfigError(
+            key, f"{type(model).__name__} has no vision tower ({', '.join(sorted(TOWERS))}): set it to false"
+        )
     for tower in towers:
         tower.requires_grad_(False)
 
@@ -125,7 +127,9 @@ class Ways(NamedTuple):
         masked: Any = body
         names = inspect.signature(masked.get_placeholder_mask).parameters
         types = [
-            name for name in ("token_type_ids", "mm_token_type_ids") if name in inspect.signature(masked.forward).parameters
+            name
+            for name in ("token_type_ids", "mm_token_type_ids")
+            if name in inspect.signature(masked.forward).parameters
         ]
         if types and not hasattr(body, "get_rope_index") and family not in TYPED:  # positions are the only use there
             raise ModelError(
@@ -240,7 +244,13 @@ class ImageInputs:
             if "image_sizes" in self._names:
                 given["image_sizes"] = torch.tensor([[height, width]])
             if pinpoints := getattr(self.body.config, "image_grid_pinpoints", None):
-                shape = (1, 1 + max(tall * wide for tall, wide in pinpoints) // (height * width), channels, height, width)
+                shape = (
+                    1,
+                    1 + max(tall * wide for tall, wide in pinpoints) // (height * width),
+                    channels,
+                    height,
+                    width,
+                )
         device = torch.device("cpu") if self.body.device.type == "meta" else self.body.device
         return {"pixel_values": torch.zeros(shape, device=device)} | {
             name: value.to(device) for name, value in given.items()

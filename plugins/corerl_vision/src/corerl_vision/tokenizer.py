@@ -60,7 +60,9 @@ class VisionTokenizer(HFTokenizer):
         processed = {mark: iter(self._processed(media, column, location)) for mark, column in COLUMNS.items()}
         references = [REFERENCE + next(processed[mark]).digest.hex() for mark in marks]
         left, pattern = iter(references), self._pattern
-        return [{**each, "content": _content(each["content"], left, pattern)} for each in messages], {COLUMN: references}
+        return [{**each, "content": _content(each["content"], left, pattern)} for each in messages], {
+            COLUMN: references
+        }
 
     @property
     def _has_videos(self) -> bool:

@@ -15,7 +15,9 @@ AGREEMENT = f"{HERE}/test_agreement.py"
 TOWER = f"{HERE}/test_tower.py"
 
 VISION_COLUMNS: tuple[Column, ...] = (
-    Column("torch", "packed", "packed", "proven", f"{AGREEMENT}::test_gradients_of_packed_rows_are_those_of_padded_ones"),
+    Column(
+        "torch", "packed", "packed", "proven", f"{AGREEMENT}::test_gradients_of_packed_rows_are_those_of_padded_ones"
+    ),
     Column("torch", "prefixes", "prefixes", "proven", f"{AGREEMENT}::test_rows_share_prefixes_as_the_table_says"),
     Column("torch", "step", "a step", "proven", f"{TOWER}::test_a_step_of_grpo_changes_the_tower_unless_it_is_frozen"),
     Column("torch", "lora", "LoRA", "proven", f"{TOWER}::test_adapters_merge_into_an_export"),
@@ -34,7 +36,9 @@ VISION_COLUMNS: tuple[Column, ...] = (
 
 PADDED: Mapping[str, State] = MappingProxyType({"torch.packed": "padded", "torch.prefixes": "refused"})
 VIDEOS: Mapping[str, State] = MappingProxyType({"hf.videos": "proven"})
-OF_VIDEOS = MappingProxyType({"hf.videos": f"{HERE}/test_videos.py::test_log_probs_of_a_video_are_those_of_transformers"})
+OF_VIDEOS = MappingProxyType(
+    {"hf.videos": f"{HERE}/test_videos.py::test_log_probs_of_a_video_are_those_of_transformers"}
+)
 BIDIRECTIONAL = "the tokens of an image see each other, so rows are padded"
 
 VISION: Mapping[str, Family] = {
