@@ -40,9 +40,9 @@ NOTES = {
 }
 
 IMAGES = """[Models that read images](vision.md), with prompts of text, of an image and of several. Rows of
-[`vision.py`](../plugins/corerl_torch/src/corerl_torch/families/vision.py). The strategy `megatron` refuses images. Other families
-take the generic way with a line of `corerl check`, or are refused: those that place images by a way of their own (Idefics 3), and
-those whose masks of attention are made from the types of tokens (PaliGemma, Gemma 3n)."""
+[`vision.py`](../plugins/corerl_torch/src/corerl_torch/families/vision.py). The strategy `megatron` refuses images.
+Other families take the generic way with a line of `corerl check`, or are refused: those that place images by a way of
+their own (Idefics 3), and those whose masks of attention are made from the types of tokens (PaliGemma, Gemma 3n)."""
 
 
 def render(page: str) -> str:

@@ -40,7 +40,7 @@ def spec(folder: Path, eps: float = 1e-8) -> StrategySpec:
 
 
 EPS = 1e-3
-"""for comparisons of weights after a step, whose size is the gradient over itself and EPS: rounding errors stay small"""
+"""for comparisons of weights after a step, which is the gradient over itself and EPS: rounding errors stay small"""
 
 
 def updated(strategy: Any, rows: Experience) -> dict[str, torch.Tensor]:

@@ -170,7 +170,7 @@ def test_rows_share_prefixes_as_the_table_says(folder: Path) -> None:
     assert strategy(folder, **LAYOUTS["shared"]).token_model.shares_prefixes == shares
     if not shares:
         with pytest.raises(
-            ConfigError, match="share_prefixes: prefixes cannot be shared by .* tokens of an image attend"
+            ConfigError, match=r"share_prefixes: prefixes cannot be shared by .* tokens of an image attend"
         ):
             strategy(folder, use_remove_padding=True, share_prefixes=True)
 

@@ -14,8 +14,8 @@ from corerl_torch.media import Ways
 
 REFUSED = {
     "idefics3": "places images in its embeddings by a way of its own: it is not supported",
-    "paligemma": "makes masks of attention from token_type_ids, and no test proves them: it is not supported, as gemma3",
-    "gemma3n": "makes masks of attention from token_type_ids, and no test proves them: it is not supported, as gemma3",
+    "paligemma": "makes masks of attention from token_type_ids, and no test proves them: it is not supported",
+    "gemma3n": "makes masks of attention from token_type_ids, and no test proves them: it is not supported",
 }
 
 

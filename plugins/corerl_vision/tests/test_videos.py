@@ -52,7 +52,7 @@ def stored(columns: Any) -> Any:
 
 @pytest.mark.parametrize("frames", [2, 3, 4])
 def test_pixels_are_those_of_pairs_of_frames(folder: Path, frames: int) -> None:
-    """Patches in the order of transformers' processors of videos: pair, block of 2 × 2, patch; channel, frame, pixel."""
+    """Patches as of transformers' processors of videos: pair, block of 2 × 2, patch; channel, frame, pixel."""
     features = stored(encoded(folder, "<video>", videos=[FRAMES[:frames]])[2])
     given = [*FRAMES[:frames], *FRAMES[frames - 1 : frames] * (frames % 2)]
     pixels = np.stack([np.asarray(frame, np.float32) for frame in given]) / 127.5 - 1
@@ -75,7 +75,7 @@ def test_the_text_of_a_video_has_its_tokens_and_times(folder: Path) -> None:
 
 
 def test_positions_are_those_of_the_paper(folder: Path) -> None:
-    """Qwen2.5-VL: time in steps of 4 a second; text begins behind the largest position. Qwen3-VL: a frame is an image."""
+    """Qwen2.5-VL: time in steps of 4 a second, and text behind the largest position. Qwen3-VL: a frame is an image."""
     _, ids, columns = encoded(folder, "<video>", videos=[{"frames": FRAMES, "sample_fps": 1}])
     images = images_of(columns[COLUMN])
     model = strategy(folder).model
@@ -230,7 +230,7 @@ def test_every_form_of_a_video_is_the_same_video(model_folder: Any) -> None:
 @pytest.mark.parametrize("family", [name for name in FAMILIES if VISION[name].state(VIDEOS) == "refused"])
 def test_a_family_without_videos_refuses_them(model_folder: Any, family: str) -> None:
     with pytest.raises(
-        DataError, match="row 3: column 'videos' is not supported for the family .*: give the frames as"
+        DataError, match=r"row 3: column 'videos' is not supported for the family .*: give the frames as"
     ):
         encoded(model_folder(family), "<video>", videos=[FRAMES])
     assert "<video>" in encoded(model_folder(family), "a text with <video>")[0] or family == "llava_onevision"

@@ -2,8 +2,8 @@
 
 One way serves all families. The images of a batch, in the order of their tokens, are one call of the model's own
 ``get_image_features``. Places of images come from the column ``images``, not from token ids: an image token that the
-policy samples is an ordinary token. Positions in several dimensions (M-RoPE) are those of ``get_rope_index``. A video is
-an image of several frames.
+policy samples is an ordinary token. Positions in several dimensions (M-RoPE) are those of ``get_rope_index``. A video
+is an image of several frames.
 """
 
 import contextlib
@@ -122,7 +122,8 @@ class Ways(NamedTuple):
         """
         if not hasattr(body, "get_placeholder_mask"):
             raise ModelError(
-                f"model.path: the family {family} places images in its embeddings by a way of its own: it is not supported"
+                f"model.path: the family {family} places images in its embeddings by a way of its own: it is not "
+                "supported"
             )
         masked: Any = body
         names = inspect.signature(masked.get_placeholder_mask).parameters
@@ -133,8 +134,8 @@ class Ways(NamedTuple):
         ]
         if types and not hasattr(body, "get_rope_index") and family not in TYPED:  # positions are the only use there
             raise ModelError(
-                f"model.path: the family {family} makes masks of attention from {types[0]}, and no test proves them: it is "
-                f"not supported, as {', '.join(sorted(TYPED))} are"
+                f"model.path: the family {family} makes masks of attention from {types[0]}, and no test proves them: "
+                f"it is not supported, as {', '.join(sorted(TYPED))} are"
             )
         masks = 3 if "image_features" not in names else 2 if "video_features" in names else 1
         return cls(masks, "image_features" in names, types[0] if types and family in TYPED else "")

@@ -52,8 +52,9 @@ class VisionTokenizer(HFTokenizer):
             found, given = marks.count(mark), len(self._listed(media, column, location))
             if found != given:
                 raise DataError(
-                    f"{location}: the prompt has {found} {mark} mark{'' if found == 1 else 's'}, and the column '{column}' "
-                    f"has {given} {column[: None if given != 1 else -1]}: write one mark for each {column[:-1]}"
+                    f"{location}: the prompt has {found} {mark} mark{'' if found == 1 else 's'}, and the column "
+                    f"'{column}' has {given} {column[: None if given != 1 else -1]}: write one mark for each "
+                    f"{column[:-1]}"
                 )
         if not marks:
             return [dict(message) for message in messages], {}
@@ -93,8 +94,8 @@ class VisionTokenizer(HFTokenizer):
             if mark and text.count(mark) != len(each):
                 kind = "images" if mark == self.processor.mark else "videos"
                 raise DataError(
-                    f"{location}: the rendered prompt has {text.count(mark)} times {mark}, for {len(each)} {kind}: the chat "
-                    f"template must write it once for each of the {kind}, and the texts must not contain it"
+                    f"{location}: the rendered prompt has {text.count(mark)} times {mark}, for {len(each)} {kind}: the "
+                    f"chat template must write it once for each of the {kind}, and the texts must not contain it"
                 )
         left, placed = {mark: iter(each) for mark, each in own.items()}, []
 
@@ -128,8 +129,8 @@ class VisionTokenizer(HFTokenizer):
             raise DataError(f"{location}, column '{column}': must be a list of {column}, not {type(given).__name__}")
         if given and column != COLUMN and not self._has_videos:
             raise DataError(
-                f"{location}: column '{column}' is not supported for the family {self.config.model_type}: give the frames "
-                f"as '{COLUMN}'"
+                f"{location}: column '{column}' is not supported for the family {self.config.model_type}: give the "
+                f"frames as '{COLUMN}'"
             )
         return list(given)
 

@@ -1,7 +1,7 @@
 """Videos as lists of frames: read within limits, and processed with the image processor of the model.
 
-transformers' processors of videos need torchvision. Those of Qwen's families make of each frame the patches of an image;
-a pair of frames shares a patch, whose first half is the first frame. So two processed images are a processed pair.
+transformers' processors of videos need torchvision. Those of Qwen's families make of each frame the patches of an
+image; a pair of frames shares a patch, whose first half is the first frame. So two processed images are a pair.
 """
 
 import json
