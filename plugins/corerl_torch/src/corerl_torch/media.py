@@ -96,7 +96,7 @@ def sees_later_tokens(config: Any) -> bool:
         config: of a transformers model.
     """
     if config.model_type == "gemma4":  # the small ones are causal
-        return config.get_text_config().use_bidirectional_attention == "vision"
+        return bool(config.get_text_config().use_bidirectional_attention == "vision")
     return config.model_type in TYPED
 
 
@@ -223,7 +223,7 @@ class ImageInputs:
     def _blank_features(self) -> dict[str, Tensor]:
         """A black image of few tokens."""
         vision = self.body.config.vision_config
-        channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
+        channels: int = getattr(vision, "in_channels", getattr(vision, "num_channels", 3))
         given: dict[str, Tensor] = {}
         if "image_grid_thw" in self._names:
             side = vision.spatial_merge_size
