@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 SIDE = 32
 """pixels of an image's side, in families whose images have one size"""
 
-HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+HALF: Mapping[str, Any] = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 @dataclass(frozen=True)

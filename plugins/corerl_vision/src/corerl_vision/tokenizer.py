@@ -178,7 +178,7 @@ def _marks(message: Mapping[str, Any], *, videos: bool) -> list[str]:
     """The marks of a message, in order; a part of type image or video counts as a mark."""
     content, pattern = message["content"], "|".join(COLUMNS) if videos else MARK
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    found = []
+    found: list[str] = []
     for part in parts:
         mark = f"<{part['type']}>"
         found += [mark] if mark in COLUMNS else re.findall(pattern, str(part.get("text", "")))
