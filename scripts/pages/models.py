@@ -5,8 +5,11 @@ Run it after a change of plugins/corerl_torch/src/corerl_torch/families/::
     python -m scripts.pages.models
 """
 
+from collections.abc import Iterable
+
 from corerl_torch.families.columns import COLUMNS, Column
 from corerl_torch.families.table import FAMILIES, Family
+from corerl_torch.families.vision import VISION, VISION_COLUMNS
 from scripts.known_names import ROOT
 from scripts.pages.markdown import table
 
@@ -37,6 +40,11 @@ NOTES = {
     "windows, which SGLang ignores. It has no module for the text models of Qwen3.5.",
 }
 
+IMAGES = """[Models that read images](vision.md), with prompts of text, of an image and of several. Rows of
+[`vision.py`](../plugins/corerl_torch/src/corerl_torch/families/vision.py). The strategy `megatron` refuses images.
+Other families take the generic way with a line of `corerl check`, or are refused: those that place images by a way of
+their own (Idefics 3), and those whose masks of attention are made from the types of tokens (PaliGemma, Gemma 3n)."""
+
 
 def render(page: str) -> str:
     """The page with new tables."""
@@ -46,8 +54,17 @@ def render(page: str) -> str:
         note = f"{NOTES[backend]}\n\n" if backend in NOTES else ""
         rows = [[each.name, *(cell(each, column) for column in columns)] for each in FAMILIES]
         text += f"\n### {title}\n\n{note}{table(['family', *(each.title for each in columns)], rows)}"
-    limits = [(each.name, f"`{each.model_type}`", each.models, each.note) for each in FAMILIES]
-    return text + "\n### Limits\n\n" + table(("family", "`model_type` of the text", "models", "limit"), limits)
+    text += "\n### Limits\n\n" + limits("`model_type` of the text", FAMILIES)
+    rows = [[each.name, *(cell(each, column) for column in VISION_COLUMNS)] for each in VISION.values()]
+    titles = [f"`{each.backend}`: {each.title}" for each in VISION_COLUMNS]
+    text += f"\n### Images\n\n{IMAGES}\n\n{table(['family', *titles], rows)}"
+    return text + "\n" + limits("`model_type`", VISION.values())
+
+
+def limits(kind: str, families: Iterable[Family]) -> str:
+    """A table of the models of each family and its limit."""
+    rows = [(each.name, f"`{each.model_type}`", each.models, each.note) for each in families]
+    return table(("family", kind, "models", "limit"), rows)
 
 
 def cell(family: Family, column: Column) -> str:

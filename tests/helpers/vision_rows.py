@@ -32,9 +32,15 @@ def batch(folder: Path) -> Experience:
     return experience
 
 
-def spec(folder: Path) -> StrategySpec:
-    limit = MicroBatching(max_sequences=1)
-    return StrategySpec(ModelConfig(path=str(folder)), "cpu", limit, optim=OptimConfig(lr=1e-2), grad_clip=1e9)
+def spec(folder: Path, eps: float = 1e-8) -> StrategySpec:
+    optim = OptimConfig(lr=1e-2, eps=eps)
+    return StrategySpec(
+        ModelConfig(path=str(folder)), "cpu", MicroBatching(max_sequences=1), optim=optim, grad_clip=1e9
+    )
+
+
+EPS = 1e-3
+"""for comparisons of weights after a step, which is the gradient over itself and EPS: rounding errors stay small"""
 
 
 def updated(strategy: Any, rows: Experience) -> dict[str, torch.Tensor]:
@@ -48,7 +54,7 @@ def main(folder: Path, out: Path) -> None:
     from corerl_fsdp.fsdp import FsdpStrategy
 
     rows = torch.tensor([0, 1] if os.environ["RANK"] == "0" else [2])
-    weights = updated(FsdpStrategy(spec(folder)), batch(folder).select(rows))
+    weights = updated(FsdpStrategy(spec(folder, EPS)), batch(folder).select(rows))
     if os.environ["RANK"] == "0":
         save_file({name: each.contiguous() for name, each in weights.items()}, out)
 

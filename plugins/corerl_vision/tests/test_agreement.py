@@ -13,14 +13,20 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
+from corerl.errors import ConfigError
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_hf.backend import HfBackend
+from corerl_hf.batching import Prompt
 from corerl_hf.options import HfOptions
+from corerl_hf.sequences import Sequences
+from corerl_torch.families.vision import VISION, VISION_COLUMNS
+from corerl_torch.media import in_tower
 from corerl_torch.media_store import COLUMN
 from pictures import picture, tokenizer_of
+from vision_families import FAMILIES
 
-FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+STATES = {column.key: column for column in VISION_COLUMNS}
 
 PROMPTS: list[tuple[str, list[Any]]] = [
     ("<image>red?", [picture(1, 40, 70)]),
@@ -33,6 +39,10 @@ PROMPTS: list[tuple[str, list[Any]]] = [
 @pytest.fixture(scope="module", params=FAMILIES)
 def folder(request: Any, model_folder: Any) -> Path:
     return model_folder(request.param)
+
+
+def state(folder: Path, key: str) -> str:
+    return VISION[folder.name].state(STATES[key])
 
 
 def encoded(folder: Path, text: str, images: list[Any]) -> tuple[list[int], Any]:
@@ -78,7 +88,7 @@ def batch(folder: Path) -> Experience:
 LAYOUTS = {
     "padded": {"use_remove_padding": False},
     "packed": {"use_remove_padding": True, "share_prefixes": False},
-    "shared": {"use_remove_padding": True, "share_prefixes": True},
+    "shared": {"use_remove_padding": True, "share_prefixes": None},
 }
 
 
@@ -105,11 +115,12 @@ def test_log_probs_are_those_of_transformers(folder: Path, batch: Experience) ->
             rendered = processor.tokenizer.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
             )
-            given = processor(text=[rendered], images=images, return_tensors="pt")
-            assert given["input_ids"][0].tolist() == ids[0, :prompt].tolist()
-            types = torch.nn.functional.pad(given["mm_token_type_ids"], (0, length - prompt))
-            names = ("pixel_values", "image_grid_thw")
-            inputs = {name: given[name] for name in names} | {"mm_token_type_ids": types}
+            inputs = {**processor(text=[rendered], images=images, return_tensors="pt")}
+            assert inputs.pop("input_ids")[0].tolist() == ids[0, :prompt].tolist()
+            for name in ("attention_mask", "num_crops", "num_soft_tokens_per_image"):
+                inputs.pop(name, None)
+            for name in {"token_type_ids", "mm_token_type_ids"} & inputs.keys():
+                inputs[name] = torch.nn.functional.pad(torch.as_tensor(inputs[name]), (0, length - prompt))
         with torch.no_grad():
             model.model.rope_deltas = None
             logits = model(input_ids=ids, **inputs).logits[0, prompt - 1 : length - 1]
@@ -118,26 +129,50 @@ def test_log_probs_are_those_of_transformers(folder: Path, batch: Experience) ->
         assert (true - batch.rollout_log_probs[row, : length - prompt]).abs().max() < 1e-5
 
 
+def test_log_probs_depend_on_the_image(folder: Path, batch: Experience) -> None:
+    """Equal tokens behind another image have other log-probs."""
+    ids, images = batch.input_ids.clone(), batch.columns[COLUMN]
+    assert int(batch.prompt_lengths[0]) == int(batch.prompt_lengths[2]) and not torch.equal(
+        images.values[0], images.values[2]
+    )
+    ids[2] = ids[0]
+    found = strategy(folder, use_remove_padding=False).forward(dataclasses.replace(batch, input_ids=ids), ["log_probs"])
+    assert found.log_probs is not None
+    assert (found.log_probs[0] - found.log_probs[2]).abs().max() > 1e-2
+
+
 def parts(text: str) -> list[str]:
     pieces = text.replace("<image>", "\0<image>\0").split("\0")
     return [piece for piece in pieces if piece]
 
 
 def test_gradients_of_packed_rows_are_those_of_padded_ones(folder: Path, batch: Experience) -> None:
+    """Rows of a family whose tokens of images see each other are padded, packed or not."""
     found = {}
     for name, options in LAYOUTS.items():
         own = strategy(folder, **options)
+        assert own.token_model.packs == (name != "padded" and state(folder, "torch.packed") == "proven")
         own.model.requires_grad_(True)
         log_probs = own.token_model(batch, ["log_probs"]).log_probs
         weights = torch.linspace(-1, 1, log_probs.numel()).view_as(log_probs)
         (log_probs * weights).sum().backward()
         found[name] = {name: each.grad for name, each in own.model.named_parameters() if each.grad is not None}
-    towers = [name for name in found["padded"] if ".visual." in name]
+    towers = [name for name in found["padded"] if in_tower(name)]
     assert towers and found["padded"].keys() == found["packed"].keys() == found["shared"].keys()
     for name, gradient in found["padded"].items():
         scale = max(1.0, float(gradient.abs().max()))
         for layout in ("packed", "shared"):
             assert (found[layout][name] - gradient).abs().max() / scale < 1e-5, (layout, name)
+
+
+def test_rows_share_prefixes_as_the_table_says(folder: Path) -> None:
+    shares = state(folder, "torch.prefixes") == "proven"
+    assert strategy(folder, **LAYOUTS["shared"]).token_model.shares_prefixes == shares
+    if not shares:
+        with pytest.raises(
+            ConfigError, match=r"share_prefixes: prefixes cannot be shared by .* tokens of an image attend"
+        ):
+            strategy(folder, use_remove_padding=True, share_prefixes=True)
 
 
 def test_rows_with_equal_tokens_and_other_images_share_nothing_but_what_precedes(batch: Experience) -> None:
@@ -163,3 +198,20 @@ def test_an_image_token_that_the_policy_samples_is_an_ordinary_token(folder: Pat
     changed = dataclasses.replace(batch, input_ids=ids)
     found = [strategy(folder, **options).forward(changed, ["log_probs"]).log_probs for options in LAYOUTS.values()]
     assert all((each - found[0]).abs().max() < 1e-5 for each in found)
+
+
+def test_an_image_token_that_the_engine_generates_is_an_ordinary_token(folder: Path) -> None:
+    """Gemma 4 gives such tokens of a prompt other inputs."""
+    ids, _ = encoded(folder, "no picture", [])
+    engine = HfBackend(ModelConfig(path=str(folder)), RolloutConfig(name="hf"), device="cpu", options=HfOptions())
+    prompt = Prompt(tuple(ids), ())
+    placeholder = tokenizer_of(folder).processor.placeholder_id
+    with torch.inference_mode():
+        sequences = Sequences(
+            engine._model, [prompt], [0], max_new_tokens=4, max_prefill_tokens=99, images=engine._images
+        )
+        found = sequences.step(torch.tensor([placeholder])).log_softmax(-1)[0, 7]
+    rows = collate([ids], [[placeholder, 7]], [0])
+    true = strategy(folder, use_remove_padding=False).forward(rows, ["log_probs"]).log_probs
+    assert true is not None
+    assert abs(found - true[0, 1]) < 1e-5

@@ -9,13 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from corerl.contracts.config import DataConfig
 from corerl.data.files import read_parquet
+from corerl.data.prompts import load_prompts
 from corerl.errors import DataError
+from corerl_rewards.scorers.geometry3k import geometry3k
 from corerl_tools.prepare.dataset import prepare_dataset
+from corerl_torch.media import images_of
 from corerl_vision.geometry3k import Geometry3k
 from corerl_vision.options import ShapesOptions
 from corerl_vision.shapes import COLOURS, QUESTIONS, WORDS, Picture, Shapes
-from pictures import picture, png
+from pictures import picture, png, tokenizer_of
 
 
 def published(folder: Path, **changes: Any) -> Path:
@@ -41,6 +45,29 @@ def test_geometry3k_is_converted_from_its_files(tmp_path: Path) -> None:
     assert [row["reward_model"]["ground_truth"] for row in rows] == ["2"]  # the row that is in test too is left out
     assert rows[0]["images"] == [{"bytes": png(picture(2, 20, 30)), "path": None}]
     assert rows[0]["prompt"][0]["content"].startswith("<image>Find x. ") and rows[0]["data_source"] == Geometry3k.hub
+
+
+def test_rows_of_geometry3k_become_prompts_with_images_that_its_scorer_scores(
+    tmp_path: Path, model_folder: Any
+) -> None:
+    (tmp_path / "source").mkdir()
+    prepare_dataset(Geometry3k(), str(published(tmp_path / "source")), tmp_path / "out")
+    rows = [
+        each
+        for split in ("train", "test")
+        for _, each in read_parquet(str(tmp_path / "out" / f"{split}.parquet"), (), None)
+    ]
+    assert [row["reward_model"]["ground_truth"] for row in rows] == ["2", "3", "1"]
+    tokenizer = tokenizer_of(model_folder())
+    data = DataConfig(max_prompt_length=300)
+    for split, count in (("train", 1), ("test", 2)):
+        prompts = load_prompts(data, [str(tmp_path / "out" / f"{split}.parquet")], tokenizer, split).prompts
+        assert [len(images_of(prompt.media["images"])) for prompt in prompts] == [1] * count
+        for prompt in prompts:
+            given = prompt.ground_truth, prompt.data_source, {}
+            assert geometry3k(f"<think>It is so.</think> \\boxed{{{prompt.ground_truth}}}", *given)["score"] == 1.0
+            assert abs(geometry3k("<think>It is so.</think> \\boxed{77}", *given)["score"] - 0.1) < 1e-9
+            assert abs(geometry3k(f"\\boxed{{{prompt.ground_truth}}}", *given)["score"] - 0.9) < 1e-9
 
 
 @pytest.mark.parametrize(

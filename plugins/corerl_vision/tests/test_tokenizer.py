@@ -142,11 +142,6 @@ def test_marks_and_images_must_agree(tokenizer: VisionTokenizer, text: str, imag
     assert words in str(error.value)
 
 
-def test_videos_are_refused(tokenizer: VisionTokenizer) -> None:
-    with pytest.raises(DataError, match="row 3: column 'videos' is not supported"):
-        tokenizer.place_media([{"role": "user", "content": "?"}], {"videos": [b""]}, "row 3")
-
-
 def rows(tmp_path: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq

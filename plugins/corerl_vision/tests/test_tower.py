@@ -1,5 +1,8 @@
 """The vision tower: trained, or frozen bit for bit."""
 
+import asyncio
+import dataclasses
+import functools
 import os
 import socket
 import subprocess
@@ -10,29 +13,110 @@ from typing import Any
 import pytest
 import torch
 
-from corerl.contracts.config import ModelConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, ModelError
+from corerl.objective import PolicyObjective
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_grpo.losses.vanilla import VanillaOptions, vanilla
+from corerl_hf.backend import HfBackend
+from corerl_hf.options import HfOptions
+from corerl_testing.training_reference import copied_weights
+from corerl_torch.families.vision import VISION
+from corerl_torch.media import images_of_rows, in_tower
 from corerl_torch.media_store import COLUMN
-from vision_rows import batch, spec, updated
+from corerl_torch.weights import as_in_files
+from vision_families import FEW
+from vision_rows import EPS, batch, spec, updated
+
+WITHOUT_GRADIENT = {
+    "": ("k_proj.bias",),
+    "llava_onevision": ("vision_tower.post_layernorm.weight", "post_layernorm.bias"),
+}
+"""one addend of all scores of a query changes no share of them; LLaVA-OneVision reads the tower before its last norm"""
 
 
-def trained(folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights before and after an update."""
-    strategy = SingleDeviceStrategy(spec(folder), TorchOptions(use_remove_padding=True, **options))
-    before = {name: each.clone() for name, each in strategy.weights()}
-    return before, updated(strategy, batch(folder))
+@pytest.fixture(scope="module", params=FEW)
+def folder(request: Any, model_folder: Any) -> Path:
+    return model_folder(request.param)
+
+
+def grpo(strategy: SingleDeviceStrategy, rows: Experience) -> None:
+    """A step of GRPO."""
+    rows.advantages = torch.randn(rows.response_mask.shape, generator=torch.Generator().manual_seed(0))
+    rows.old_log_probs = strategy.forward(rows, {"log_probs"}).log_probs
+    strategy.update(rows, PolicyObjective(functools.partial(vanilla, options=VanillaOptions())))
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_the_tower_changes_unless_it_is_frozen(model_folder: Any, frozen: bool) -> None:
-    before, after = trained(model_folder(), freeze_vision_tower=frozen)
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    tower = {name for name in before if ".visual." in name}
-    assert tower and changed - tower
-    assert changed.isdisjoint(tower) if frozen else tower - changed <= {name for name in tower if "k_proj" in name}
+def test_a_step_of_grpo_changes_the_tower_unless_it_is_frozen(folder: Path, frozen: bool) -> None:
+    options = TorchOptions(use_remove_padding=True, freeze_vision_tower=frozen)
+    strategy = SingleDeviceStrategy(spec(folder), options)
+    before = {name: each.clone() for name, each in strategy.model.state_dict().items()}
+    grpo(strategy, batch(folder))
+    after = strategy.model.state_dict()
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    trained = {name for name, _ in strategy.model.named_parameters() if not (frozen and in_tower(name))}
+    useless = WITHOUT_GRADIENT[""] + WITHOUT_GRADIENT.get(folder.name, ())
+    assert same >= before.keys() - trained
+    assert {name for name in same & trained if not name.endswith(useless)} == set()
+
+
+def test_an_update_of_weights_arrives_in_the_engine(folder: Path) -> None:
+    """Bit for bit; the engine's log-probs are those of the trainer."""
+    strategy = SingleDeviceStrategy(spec(folder), TorchOptions())
+    engine = HfBackend(ModelConfig(path=str(folder)), RolloutConfig(name="hf"), device="cpu", options=HfOptions())
+    rows = batch(folder)
+    grpo(strategy, rows)
+    engine.update_weights(strategy.weights(), version=1)
+    stream = copied_weights(strategy)
+    held = dict(as_in_files(engine._model.config, engine._model.state_dict().items()))
+    assert held.keys() >= stream.keys() and all(torch.equal(held[name], each) for name, each in stream.items())
+    assert_agree(engine, strategy, rows, 1e-5)
+
+
+def assert_agree(engine: HfBackend, strategy: SingleDeviceStrategy, rows: Experience, tolerance: float) -> None:
+    """The engine's log-probs of its own responses to the prompts are those of the trainer."""
+    requests = [GenerationRequest(str(row), *prompt(rows, row)) for row in range(len(rows))]
+    [*outputs] = asyncio.run(engine.generate(requests))
+    samples = [request.with_media(each)[0] for request, each in zip(requests, outputs, strict=True)]
+    found = collate(
+        [each.prompt_ids for each in requests], [each.token_ids for each in samples], list(range(len(rows)))
+    )
+    columns = [each.columns.get(COLUMN) for each in samples]
+    found.columns[COLUMN] = TokenColumn.collate(columns, found.lengths.tolist())
+    true = strategy.forward(found, ["log_probs"]).log_probs
+    assert true is not None
+    for row, each in zip(true, samples, strict=True):
+        assert (row[: len(each.token_ids)] - torch.tensor(each.log_probs)).abs().max() < tolerance
+
+
+def prompt(rows: Experience, row: int) -> tuple[list[int], SamplingParams, dict[str, Any]]:
+    length = int(rows.prompt_lengths[row])
+    images = images_of_rows(rows.columns[COLUMN], len(rows))[row]
+    counts = torch.zeros(length, dtype=torch.int32)
+    counts[[image.start for image in images]] = 1
+    digests = [torch.frombuffer(bytearray(image.digest), dtype=torch.uint8) for image in images]
+    values = TokenValues(torch.stack(digests).numpy(), counts.numpy()) if images else None
+    ids = rows.input_ids[row, :length].tolist()
+    return ids, SamplingParams(6, seed=row, ignore_eos=True), {COLUMN: values} if values else {}
+
+
+def test_adapters_merge_into_an_export(folder: Path, tmp_path: Path) -> None:
+    own = spec(folder)
+    own = dataclasses.replace(own, model=dataclasses.replace(own.model, lora_rank=2, target_modules="all-linear"))
+    strategy, rows = SingleDeviceStrategy(own, TorchOptions(use_remove_padding=True)), batch(folder)
+    before = copied_weights(strategy)
+    grpo(strategy, rows)
+    changed = {name for name, each in copied_weights(strategy).items() if not torch.equal(before[name], each)}
+    assert any(in_tower(name) for name in changed) and any(not in_tower(name) for name in changed)
+    strategy.export(tmp_path)
+    engine = HfBackend(ModelConfig(path=str(tmp_path)), RolloutConfig(name="hf"), device="cpu", options=HfOptions())
+    assert_agree(engine, strategy, rows, 1e-4)
 
 
 def test_a_model_of_text_has_no_tower_to_freeze_and_reads_no_image(model_folder: Any) -> None:
@@ -51,9 +135,8 @@ def test_a_critic_of_a_model_that_reads_images_is_refused(model_folder: Any) -> 
         SingleDeviceStrategy(own)
 
 
-def test_an_exported_folder_is_a_whole_model(model_folder: Any, tmp_path: Path) -> None:
+def test_an_exported_folder_is_a_whole_model(folder: Path, tmp_path: Path) -> None:
     """transformers loads it, and so does CoreRL, with the same log-probs and pixels."""
-    folder = model_folder()
     own = StrategySpec(ModelConfig(path=str(folder)), "cpu", MicroBatching(max_tokens=1000))
     strategy = SingleDeviceStrategy(own, TorchOptions(use_remove_padding=True))
     strategy.export(tmp_path)
@@ -66,7 +149,7 @@ def test_an_exported_folder_is_a_whole_model(model_folder: Any, tmp_path: Path) 
 
 
 @pytest.mark.skipif(not os.environ.get("CORERL_EVERY_COMBINATION"), reason="two ranks: CORERL_EVERY_COMBINATION=1")
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", VISION)
 def test_ranks_with_and_without_images_make_the_update_of_one_device(
     model_folder: Any, tmp_path: Path, family: str
 ) -> None:
@@ -91,7 +174,7 @@ def test_ranks_with_and_without_images_make_the_update_of_one_device(
     finally:
         for rank in ranks:
             rank.kill()
-    true = updated(SingleDeviceStrategy(spec(folder), TorchOptions(use_remove_padding=True)), batch(folder))
+    true = updated(SingleDeviceStrategy(spec(folder, EPS), TorchOptions(use_remove_padding=True)), batch(folder))
     found = load_file(tmp_path / "weights.safetensors")
     assert found.keys() == true.keys()
     assert max(float((found[name] - each).abs().max()) for name, each in true.items()) < 1e-5

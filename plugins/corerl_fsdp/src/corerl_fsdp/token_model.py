@@ -22,7 +22,7 @@ from corerl_torch.experts.balance import LoadBalance
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.families.packing import Packing
 from corerl_torch.kept_tokens import kept_mask
-from corerl_torch.media import BIDIRECTIONAL, ImageInputs, images_of_rows, reads_images, row_images
+from corerl_torch.media import ImageInputs, images_of_rows, reads_images, row_images, sees_later_tokens
 from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.output_layer import body_of, logits_of
 from corerl_torch.routers import Replay
@@ -92,7 +92,7 @@ class TokenModel(torch.nn.Module):
             ranks=ranks,
             probed=packing.unshared,
         )
-        if use_remove_padding and self.images and model.config.model_type in BIDIRECTIONAL:
+        if use_remove_padding and self.images and sees_later_tokens(model.config):  # bitwise
             raise ConfigError(
                 "actor.strategy.use_remove_padding",
                 f"must be false for {model.config.model_type}: image tokens see later ones, which packed rows do not",

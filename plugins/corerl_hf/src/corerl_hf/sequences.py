@@ -72,7 +72,8 @@ class Sequences:
         """Append one token, (rows,), to each row; returns (rows, vocabulary) logits of the next token."""
         self._columns += 1
         mask = None if self._mask is None else self._mask[..., : self._columns]
-        logits = _forward(self._model, self._cache, tokens[:, None], self._positions, mask, {})
+        with self._reading((), tokens[:, None]) as others:
+            logits = _forward(self._model, self._cache, tokens[:, None], self._positions, mask, others)
         self._positions += 1
         if self._routers:
             self.step_experts.append(self._routers.taken())
@@ -143,7 +144,7 @@ class Sequences:
         return rolled, rolled.amax(dim=(0, 2)) + 1
 
     def _reading(self, prompts: Sequence[Prompt], ids: Tensor) -> AbstractContextManager[dict[str, Any]]:
-        """Further inputs of the model for these left-padded prompts."""
+        """Further inputs of the model for these left-padded prompts; (): for tokens behind the prompts."""
         if self._images is None:
             return contextlib.nullcontext({})
         columns = ids.shape[1]
@@ -152,7 +153,7 @@ class Sequences:
             for row, prompt in enumerate(prompts)
             for image in prompt.images
         ]
-        return self._images.reading(ids.shape, placed)
+        return self._images.reading(ids.shape, placed, typed=bool(placed))
 
     def _step_mask(self, mask: Tensor) -> Tensor:
         """Convert ``mask`` (rows, columns), true on tokens, to its form for single steps.

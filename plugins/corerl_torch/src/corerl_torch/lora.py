@@ -83,7 +83,7 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
 
     Raises:
         ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer, or
-            ``model.lora_rank`` is more than the smaller side of a layer.
+            ``model.lora_rank`` is more than the smaller side of every layer.
     """
     from peft import inject_adapter_in_model
     from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
@@ -99,7 +99,9 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
             inject_adapter_in_model(_peft_config(config, value=value), model, ADAPTER, low_cpu_mem_usage=meta)
         except ValueError as error:
             raise ConfigError("model.target_modules", str(error)) from error
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    layers: list[tuple[str, Any]] = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)
+    ]
     if experts.asked(config) != any(isinstance(layer, ParamWrapper) for _, layer in layers):
         raise ConfigError("model.target_modules", experts.mismatch(config))
     for name, layer in layers:
@@ -109,10 +111,12 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         if type(layer) is not Linear:
             advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
             raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
-        shape: Any = layer.get_base_layer().weight.shape
-        smaller = min(shape)
-        if config.lora_rank > smaller:
-            raise ConfigError("model.lora_rank", f"is {config.lora_rank}, and the smaller side of {name} is {smaller}")
+    sides = [(min(layer.get_base_layer().weight.shape), name) for name, layer in layers if type(layer) is Linear]
+    smaller, name = max(sides, default=(config.lora_rank, ""))
+    if config.lora_rank > smaller:  # of all: a gate of one row has a rank to spare, as with peft
+        raise ConfigError(
+            "model.lora_rank", f"is {config.lora_rank}, and no adapted layer has two sides above {smaller} ({name})"
+        )
 
 
 @contextmanager

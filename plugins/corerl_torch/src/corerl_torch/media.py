@@ -2,7 +2,8 @@
 
 One way serves all families. The images of a batch, in the order of their tokens, are one call of the model's own
 ``get_image_features``. Places of images come from the column ``images``, not from token ids: an image token that the
-policy samples is an ordinary token. Positions in several dimensions (M-RoPE) are those of ``get_rope_index``.
+policy samples is an ordinary token. Positions in several dimensions (M-RoPE) are those of ``get_rope_index``. A video
+is an image of several frames.
 """
 
 import contextlib
@@ -20,14 +21,14 @@ from corerl.errors import ConfigError, ModelError, RunError
 from corerl_torch import media_store
 from corerl_torch.output_layer import body_of
 
-TOWERS = ("visual", "vision_tower", "vision_model")
+TOWERS = frozenset({"visual", "vision_tower", "vision_model"})
 """names of the vision tower in models of transformers"""
 
-BIDIRECTIONAL = frozenset({"gemma3", "gemma3n", "gemma4", "gemma4_unified"})
-"""values of ``model_type`` whose image tokens see later ones: rows cannot be packed"""
+TYPED = frozenset({"gemma3", "gemma4"})
+"""values of ``model_type`` whose masks of attention are made from the types of tokens, as tests prove"""
 
-IMAGE = 1
-"""type of an image token, as processors of transformers number them"""
+IMAGE, VIDEO = 1, 2
+"""types of tokens, as processors of transformers number them"""
 
 
 class Image(NamedTuple):
@@ -39,6 +40,11 @@ class Image(NamedTuple):
     def places(self) -> Tensor:
         """(n,) int64, all tokens that stand for the image."""
         return self.start + torch.from_numpy(media_store.get(self.digest)[media_store.PLACEHOLDERS])
+
+    def frames_apart(self) -> float:
+        """Seconds between pairs of frames of a video; 0 for an image."""
+        seconds = media_store.get(self.digest).get(media_store.SECONDS)
+        return 0.0 if seconds is None else float(seconds[0])
 
 
 def images_of(values: TokenValues | None) -> tuple[Image, ...]:
@@ -63,17 +69,76 @@ def reads_images(model: Any) -> bool:
     return hasattr(model.base_model, "get_image_features")
 
 
+def in_tower(name: str) -> bool:
+    """Whether a weight of this name belongs to a vision tower."""
+    return not TOWERS.isdisjoint(name.split("."))
+
+
 def freeze_tower(model: Any, key: str) -> None:
     """Exclude the vision tower from training.
 
     Raises:
         ConfigError: the model has none.
     """
-    towers = [module for name in TOWERS if (module := getattr(model.base_model, name, None)) is not None]
+    towers = [module for name in sorted(TOWERS) if (module := getattr(model.base_model, name, None)) is not None]
     if not towers:
-        raise ConfigError(key, f"{type(model).__name__} has no vision tower ({', '.join(TOWERS)}): set it to false")
+        raise ConfigError(
+            key, f"{type(model).__name__} has no vision tower ({', '.join(sorted(TOWERS))}): set it to false"
+        )
     for tower in towers:
         tower.requires_grad_(False)
+
+
+def sees_later_tokens(config: Any) -> bool:
+    """Whether the tokens of an image attend to later tokens of the image: packed rows would not.
+
+    Args:
+        config: of a transformers model.
+    """
+    if config.model_type == "gemma4":  # the small ones are causal
+        return bool(config.get_text_config().use_bidirectional_attention == "vision")
+    return config.model_type in TYPED
+
+
+class Ways(NamedTuple):
+    """How a family of transformers places images and masks their tokens.
+
+    Attributes:
+        masks: results of ``get_placeholder_mask``: of images, videos and sounds.
+        expanded: they have a dimension for the embedding.
+        types: the argument for types of tokens, if masks of attention are made from them; otherwise ''.
+    """
+
+    masks: int
+    expanded: bool
+    types: str
+
+    @classmethod
+    def of(cls, body: type, family: str) -> "Ways":
+        """Of the class of a model before its output layer.
+
+        Raises:
+            ModelError: the family has a way of its own.
+        """
+        if not hasattr(body, "get_placeholder_mask"):
+            raise ModelError(
+                f"model.path: the family {family} places images in its embeddings by a way of its own: it is not "
+                "supported"
+            )
+        masked: Any = body
+        names = inspect.signature(masked.get_placeholder_mask).parameters
+        types = [
+            name
+            for name in ("token_type_ids", "mm_token_type_ids")
+            if name in inspect.signature(masked.forward).parameters
+        ]
+        if types and not hasattr(body, "get_rope_index") and family not in TYPED:  # positions are the only use there
+            raise ModelError(
+                f"model.path: the family {family} makes masks of attention from {types[0]}, and no test proves them: "
+                f"it is not supported, as {', '.join(sorted(TYPED))} are"
+            )
+        masks = 3 if "image_features" not in names else 2 if "video_features" in names else 1
+        return cls(masks, "image_features" in names, types[0] if types and family in TYPED else "")
 
 
 class ImageInputs:
@@ -84,8 +149,7 @@ class ImageInputs:
         every_pass: the tower runs in passes without images too, since other ranks hold shares of its weights.
 
     Raises:
-        ConfigError: with ``every_pass``, no empty image of the family is known.
-        ModelError: the model has no vision tower.
+        ModelError: the model has no vision tower, or places images or masks their tokens by a way of its own.
     """
 
     def __init__(self, model: Any, *, every_pass: bool = False) -> None:
@@ -94,8 +158,7 @@ class ImageInputs:
         self.body = body_of(model)
         names = inspect.signature(self.body.get_image_features).parameters
         self._names = {name for name in names if name != "kwargs"}
-        self._masks = "video_features" in inspect.signature(self.body.get_placeholder_mask).parameters
-        self._takes_types = "token_type_ids" in inspect.signature(self.body.forward).parameters
+        self._ways = Ways.of(type(self.body), self.body.config.model_type)
         self._blank = self._blank_features() if every_pass else None
 
     @property
@@ -116,58 +179,83 @@ class ImageInputs:
             if not own:
                 found[:, row, :length] = torch.arange(length, device=ids.device)
                 continue
-            grids = torch.from_numpy(np.concatenate([_feature(image, "image_grid_thw") for image in own]))
             types = torch.zeros(1, length, dtype=torch.int64)
             for image in own:
-                types[0, image.places()] = IMAGE
-            index, _ = self.body.get_rope_index(ids[row : row + 1, :length].cpu(), types, image_grid_thw=grids)
-            found[:, row, :length] = index[:, 0].to(ids.device)
+                types[0, image.places()] = VIDEO if image.frames_apart() else IMAGE
+            arguments = _grids(own)
+            index, _ = self.body.get_rope_index(ids[row : row + 1, :length].cpu(), types, **arguments)
+            found[:, row, :length] = _behind_media(index[:, 0], types[0]).to(ids.device)
         return found
 
     @contextlib.contextmanager
-    def reading(self, shape: Sequence[int], images: Sequence[tuple[Image, Tensor]]) -> Iterator[dict[str, Any]]:
+    def reading(
+        self, shape: Sequence[int], images: Sequence[tuple[Image, Tensor]], *, typed: bool = True
+    ) -> Iterator[dict[str, Any]]:
         """Further inputs of a forward pass of the body, which reads these images inside this context.
 
         Args:
             shape: of the input ids.
             images: each with the places of its tokens in the flattened input ids, (n,) int64; any order.
+            typed: the ids are whole rows; otherwise they have no images and may continue others.
         """
         mask = torch.zeros(shape[0] * shape[1], dtype=torch.bool)
-        if not images and self._blank is None:
-            yield self._types(mask.view(*shape).to(self.body.device))
-            return
         ordered = sorted(images, key=lambda each: int(each[1][0]))
         for _, places in ordered:
             mask[places.cpu()] = True
         mask = mask.view(*shape).to(self.body.device)
+        inputs: dict[str, Any] = {self._ways.types: mask.long()} if self._ways.types and typed else {}
+        # take places from the column
+        replaced: dict[str, Any] = {"get_placeholder_mask": functools.partial(_masks, mask, ways=self._ways)}
         features = self._features([image.digest for image, _ in ordered]) if images else self._blank
-        assert features is not None
-        compute, marked = self.body.get_image_features, mask.unsqueeze(-1)
-        # pass no argument of the decoder's attention to the tower, and take places from the column
-        outputs = functools.partial(compute, **features, return_dict=True)
-        self.body.get_image_features = lambda *_, **__: outputs() if images else _emptied(outputs())
-        self.body.get_placeholder_mask = functools.partial(_masks, marked, pair=self._masks)
+        if features is not None:
+            # pass no argument of the decoder's attention to the tower
+            outputs = functools.partial(self.body.get_image_features, **features, return_dict=True)
+            replaced["get_image_features"] = lambda *_, **__: outputs() if images else _emptied(outputs())
+            inputs["pixel_values"] = features["pixel_values"]
+        for name, function in replaced.items():
+            setattr(self.body, name, function)
         try:
-            yield {"pixel_values": features["pixel_values"], **self._types(mask)}
+            yield inputs
         finally:
-            del self.body.get_image_features, self.body.get_placeholder_mask
+            for name in replaced:
+                delattr(self.body, name)
 
     def _blank_features(self) -> dict[str, Tensor]:
-        """A black image of one token."""
+        """A black image of few tokens."""
         vision = self.body.config.vision_config
-        if "image_grid_thw" not in self._names or not isinstance(vision.patch_size, int):
+        channels: int = getattr(vision, "in_channels", getattr(vision, "num_channels", 3))
+        given: dict[str, Tensor] = {}
+        if "image_grid_thw" in self._names:
+            side = vision.spatial_merge_size
+            shape: tuple[int, ...] = (side * side, channels * vision.temporal_patch_size * vision.patch_size**2)
+            given["image_grid_thw"] = torch.tensor([[1, side, side]])
+        elif "image_position_ids" in self._names:
+            side = vision.pooling_kernel_size
+            shape = (1, side * side, 3 * vision.patch_size**2)
+            given["image_position_ids"] = torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1)[None]
+        elif not hasattr(vision, "image_size"):
             raise ConfigError(
                 "actor.strategy",
                 f"a model of the family {self.body.config.model_type} that reads images runs on one rank alone",
             )
-        side, channels = vision.spatial_merge_size, getattr(vision, "in_channels", 3)
-        width = channels * vision.temporal_patch_size * vision.patch_size**2
+        else:
+            size = vision.image_size
+            height, width = (size, size) if isinstance(size, int) else size
+            shape = (1, channels, height, width)
+            if "image_sizes" in self._names:
+                given["image_sizes"] = torch.tensor([[height, width]])
+            if pinpoints := getattr(self.body.config, "image_grid_pinpoints", None):
+                shape = (
+                    1,
+                    1 + max(tall * wide for tall, wide in pinpoints) // (height * width),
+                    channels,
+                    height,
+                    width,
+                )
         device = torch.device("cpu") if self.body.device.type == "meta" else self.body.device
-        pixels = torch.zeros(side * side, width, device=device)
-        return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]], device=device)}
-
-    def _types(self, mask: Tensor) -> dict[str, Tensor]:
-        return {"token_type_ids": mask.long()} if self._takes_types else {}
+        return {"pixel_values": torch.zeros(shape, device=device)} | {
+            name: value.to(device) for name, value in given.items()
+        }
 
     def _features(self, digests: Sequence[bytes]) -> dict[str, Tensor]:
         """The model's inputs for these images, one below the other."""
@@ -184,6 +272,32 @@ def _feature(image: Image, name: str) -> Any:
     if name not in features:
         raise RunError(f"a processed image of another model has no {name}")
     return features[name]
+
+
+def _grids(images: Sequence[Image]) -> dict[str, Tensor]:
+    """Arguments of ``get_rope_index``."""
+    videos = [image for image in images if image.frames_apart()]
+    stills = [image for image in images if not image.frames_apart()]
+    named = {"image_grid_thw": stills, "video_grid_thw": videos}
+    found = {
+        name: torch.from_numpy(np.concatenate([_feature(image, "image_grid_thw") for image in each]))
+        for name, each in named.items()
+        if each
+    }
+    if videos:
+        found["second_per_grid_ts"] = torch.tensor([image.frames_apart() for image in videos])
+    return found
+
+
+def _behind_media(index: Tensor, types: Tensor) -> Tensor:
+    """(3, S) positions in which a text begins behind the largest position of the image or video before it.
+
+    As Wang et al. 2024, arXiv 2409.12191, section 2.1, and as vLLM; transformers 5.24 leaves out the time of a video.
+    """
+    ends = (types[:-1].bool() & ~types[1:].bool()).nonzero().flatten() + 1
+    for end in ends.tolist():
+        index[:, end:] += index[:, :end].max() + 1 - index[0, end]
+    return index
 
 
 def _below(parts: Sequence[Tensor]) -> Tensor:
@@ -208,11 +322,12 @@ def _without_rows(values: Any) -> Any:
     return values[:0] if isinstance(values, Tensor) else [_without_rows(each) for each in values]
 
 
-def _masks(mask: Tensor, *arguments: Any, pair: bool, image_features: Any = None, **others: Any) -> Any:
-    """In the place of ``get_placeholder_mask``: (1 if ``pair`` else no) mask of videos, which is empty."""
+def _masks(mask: Tensor, *arguments: Any, ways: Ways, image_features: Any = None, **others: Any) -> Any:
+    """In the place of ``get_placeholder_mask``: masks of images, and empty ones."""
     if image_features is not None and mask.sum() * image_features.shape[-1] != image_features.numel():
         raise RunError(f"{int(mask.sum())} tokens stand for images, whose tower has {len(image_features)} outputs")
-    return (mask, torch.zeros_like(mask)) if pair else mask
+    own = mask.unsqueeze(-1) if ways.expanded else mask
+    return own if ways.masks == 1 else (own, *[torch.zeros_like(own)] * (ways.masks - 1))
 
 
 def row_images(images: Sequence[Sequence[Image]], tokens: Tensor, width: int) -> list[tuple[Image, Tensor]]:

@@ -24,6 +24,8 @@ DIGEST_BYTES = 32
 
 PLACEHOLDERS = "placeholders"
 """(n,) int64, places of an image's tokens behind the first one"""
+SECONDS = "seconds"
+"""(1,) float64, of a video alone: seconds between its pairs of frames"""
 SOURCE = "source"
 """uint8, the image as a PNG file, for engines that process images themselves"""
 

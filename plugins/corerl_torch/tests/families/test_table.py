@@ -7,12 +7,14 @@ import transformers
 
 from corerl_torch.families.columns import COLUMNS
 from corerl_torch.families.table import FAMILIES, family_of
+from corerl_torch.families.vision import VISION, VISION_COLUMNS, vision_family_of
 
+TABLES = ((FAMILIES, COLUMNS), (tuple(VISION.values()), VISION_COLUMNS))
 ROOT = Path(__file__).parents[4]
 
 
 def test_every_linked_test_exists() -> None:
-    links = {family.test(column) for family in FAMILIES for column in COLUMNS} - {""}
+    links = {family.test(column) for families, columns in TABLES for family in families for column in columns} - {""}
     assert len(links) > 10
     for link in links:
         path, _, function = link.partition("::")
@@ -23,10 +25,11 @@ def test_every_linked_test_exists() -> None:
 
 
 def test_every_state_but_not_proven_has_a_test() -> None:
-    for family in FAMILIES:
-        assert family.states.keys() | family.proofs.keys() <= {column.key for column in COLUMNS}, family.name
-        for column in COLUMNS:
-            assert (family.test(column) == "") == (family.state(column) == "not proven"), (family.name, column.key)
+    for families, columns in TABLES:
+        for family in families:
+            assert family.states.keys() | family.proofs.keys() <= {column.key for column in columns}, family.name
+            for column in columns:
+                assert (family.test(column) == "") == (family.state(column) == "not proven"), (family.name, column.key)
 
 
 def test_families_are_those_of_transformers() -> None:
@@ -35,3 +38,11 @@ def test_families_are_those_of_transformers() -> None:
         assert config.model_type == family.model_type and family_of(family.model_type) is family
         assert config in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     assert family_of("cohere") is None
+
+
+def test_families_of_images_are_those_of_transformers() -> None:
+    for family in VISION.values():
+        config = getattr(transformers, family.config)
+        assert config.model_type == family.model_type and vision_family_of(family.model_type) is not None
+        assert config in transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    assert vision_family_of("aya_vision") is None

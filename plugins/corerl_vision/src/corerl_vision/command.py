@@ -8,10 +8,12 @@ from corerl.errors import RequestError
 from corerl.files import require_writable
 from corerl.terminal import echo
 
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "gemma3", "gemma4_small", "gemma4_large", "internvl", "llava_onevision")
+
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
-@click.option("--family", type=click.Choice(["qwen2_5_vl", "qwen3_vl"]), default="qwen2_5_vl", help="model_type.")
+@click.option("--family", type=click.Choice(FAMILIES), default="qwen2_5_vl", help="Family.")
 @click.option("--words", default="", help="Words, separated by commas, that become tokens of their own.")
 @click.option("--hidden-size", type=click.IntRange(min=8), default=64, help="Width.")
 @click.option("--layers", type=click.IntRange(min=1), default=2, help="Decoder layers.")

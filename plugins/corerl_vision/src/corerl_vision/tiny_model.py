@@ -1,6 +1,7 @@
 """A small, random vision-language model, for runs and tests that need no download."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,22 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from corerl.files import atomic_path
+from corerl_vision.tiny_families import FAMILIES, TinyFamily
 
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+CHAT = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """behind the 256 bytes; the first is the padding"""
-VIDEO = "<|video_pad|>"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
     "{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{% if part['type'] == 'image' %}{{ 'IMAGE' }}"
+    "{% elif part['type'] == 'video' %}{{ 'VIDEO' }}"
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
     "{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""as Qwen's models write images"""
-
-MEAN = STD = [0.5, 0.5, 0.5]
+"""of every family; it writes images as the family's own does"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TinyVision:
     Attributes:
         words: become tokens of their own; other texts are bytes.
         patch_size: pixels of a patch's side; 2 × 2 patches are a token.
-        most_pixels: larger images are made smaller.
+        most_pixels: larger images are made smaller by families whose images have any size.
         initializer_range: deviation of random weights.
     """
 
@@ -53,33 +53,41 @@ class TinyVision:
 
 def write_tiny_model(out: Path, wanted: TinyVision) -> int:
     """Write a model folder; returns the number of parameters."""
-    tokenizer = _tokenizer(wanted.words)
-    config = FAMILIES[wanted.family](wanted, tokenizer)
+    family = FAMILIES[wanted.family]
+    tokenizer = _tokenizer(family, wanted.words)
+    config = family.config(wanted, tokenizer)
     from transformers import AutoModelForImageTextToText
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(wanted.seed)
         auto: Any = AutoModelForImageTextToText
         model = auto.from_config(config, dtype=torch.float32)
+        for parameter in model.parameters():
+            if parameter.dim() > 1 and not parameter.any():  # Gemma 3's projection: images would not count
+                torch.nn.init.normal_(parameter, std=wanted.initializer_range)
     stops = [tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>")]
     model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=stops[1])  # type: ignore[no-untyped-call]
     with atomic_path(out, folder=True) as folder:
         tokenizer.save_pretrained(folder)
-        _image_processor(wanted).save_pretrained(folder)
+        family.image_processor(wanted).save_pretrained(folder)
+        if settings := family.processor:
+            (folder / "processor_config.json").write_text(json.dumps(settings))
         model.save_pretrained(folder)
     return int(model.num_parameters())
 
 
-def _tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
+def _tokenizer(family: TinyFamily, words: Sequence[str]) -> PreTrainedTokenizerFast:
     """Ids 0 to 255 are the bytes of a text."""
     vocabulary = {character: number for number, character in enumerate(_byte_characters())}
     backend = Tokenizer(models.BPE(vocabulary, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True) for token in (*SPECIAL, VIDEO)])
+    backend.add_special_tokens([AddedToken(token, special=True) for token in (*CHAT, *family.tokens)])
     backend.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
+    template = CHAT_TEMPLATE.replace("IMAGE", family.image).replace("VIDEO", family.video)
+    named = {"extra_special_tokens": dict(family.named)} if family.named else {}
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, pad_token=SPECIAL[0], eos_token=SPECIAL[2], chat_template=CHAT_TEMPLATE
+        tokenizer_object=backend, pad_token=CHAT[0], eos_token=CHAT[2], chat_template=template, **named
     )
 
 
@@ -88,86 +96,3 @@ def _byte_characters() -> list[str]:
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = iter(range(256, 512))
     return [chr(byte) if byte in plain else chr(next(shifted)) for byte in range(256)]
-
-
-def _image_processor(wanted: TinyVision) -> Any:
-    from transformers import Qwen2VLImageProcessorPil
-
-    side = 2 * wanted.patch_size
-    return Qwen2VLImageProcessorPil(
-        size={"shortest_edge": side * side, "longest_edge": wanted.most_pixels},
-        patch_size=wanted.patch_size,
-        image_mean=MEAN,
-        image_std=STD,
-    )
-
-
-def _text(wanted: TinyVision, tokenizer: Any) -> dict[str, Any]:
-    size = wanted.hidden_size // wanted.heads
-    third = max(1, size // 6)
-    return {
-        "vocab_size": len(tokenizer),
-        "hidden_size": wanted.hidden_size,
-        "intermediate_size": 2 * wanted.hidden_size,
-        "num_hidden_layers": wanted.layers,
-        "num_attention_heads": wanted.heads,
-        "num_key_value_heads": wanted.heads,
-        "head_dim": size,
-        "max_position_embeddings": 4096,
-        "initializer_range": wanted.initializer_range,
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        "tie_word_embeddings": False,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1000.0,
-            "mrope_section": [size // 2 - 2 * third, third, third],
-        },
-    }
-
-
-def _vision(wanted: TinyVision) -> dict[str, Any]:
-    return {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "patch_size": wanted.patch_size,
-        "out_hidden_size": wanted.hidden_size,
-        "initializer_range": wanted.initializer_range,
-    }
-
-
-def _whole(wanted: TinyVision, tokenizer: Any) -> dict[str, Any]:
-    ids = dict(zip((*SPECIAL, VIDEO), tokenizer.convert_tokens_to_ids([*SPECIAL, VIDEO]), strict=True))
-    return {
-        "text_config": _text(wanted, tokenizer),
-        "image_token_id": ids["<|image_pad|>"],
-        "video_token_id": ids[VIDEO],
-        "vision_start_token_id": ids["<|vision_start|>"],
-        "vision_end_token_id": ids["<|vision_end|>"],
-        "tie_word_embeddings": False,
-    }
-
-
-def _qwen2_5_vl(wanted: TinyVision, tokenizer: Any) -> Any:
-    from transformers import Qwen2_5_VLConfig
-
-    whole = _whole(wanted, tokenizer)
-    del whole["text_config"]["head_dim"]
-    vision = {**_vision(wanted), "window_size": 4 * wanted.patch_size, "fullatt_block_indexes": [1]}
-    return Qwen2_5_VLConfig(**whole, vision_config=vision)
-
-
-def _qwen3_vl(wanted: TinyVision, tokenizer: Any) -> Any:
-    from transformers import Qwen3VLConfig
-
-    whole = _whole(wanted, tokenizer)
-    whole["text_config"]["rope_parameters"]["mrope_interleaved"] = True
-    vision = {**_vision(wanted), "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
-    return Qwen3VLConfig(**whole, vision_config=vision)
-
-
-FAMILIES: Mapping[str, Callable[[TinyVision, Any], Any]] = {"qwen2_5_vl": _qwen2_5_vl, "qwen3_vl": _qwen3_vl}
-"""``model_type`` -> the config of a small model"""

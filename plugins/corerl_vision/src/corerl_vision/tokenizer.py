@@ -1,6 +1,7 @@
 """The tokenizer of a model that reads images."""
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +18,14 @@ from corerl_torch.media_store import PLACEHOLDERS as PLACES
 from corerl_torch.tokenizers import HFTokenizer, load_tokenizer
 from corerl_vision.images import open_image
 from corerl_vision.processing import Processed, Processor
+from corerl_vision.videos import FAMILIES, open_video
 
 REFERENCE = "media:"
 """begins the reference to a processed image; its digest follows"""
 
 MARK = "<image>"
-"""stands for an image in the texts of a row, as in verl's data"""
+COLUMNS = {MARK: COLUMN, "<video>": "videos"}
+"""what stands for an image or a video in the texts of a row, as in verl's data → its column"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,52 +47,96 @@ class VisionTokenizer(HFTokenizer):
         self, messages: Sequence[Mapping[str, Any]], media: Mapping[str, Any], location: object
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """See :meth:`corerl.contracts.tokenizers.MediaTokenizer.place_media`."""
-        images = _images(media, location)
-        marks = sum(map(_marks, messages))
-        if marks != len(images):
-            raise DataError(
-                f"{location}: the prompt has {marks} {MARK} mark{'' if marks == 1 else 's'}, and the column '{COLUMN}' "
-                f"has {len(images)} image{'' if len(images) == 1 else 's'}: write one mark for each image"
-            )
-        if not images:
+        marks = [mark for message in messages for mark in _marks(message, videos=self._has_videos)]
+        for mark, column in COLUMNS.items():
+            found, given = marks.count(mark), len(self._listed(media, column, location))
+            if found != given:
+                raise DataError(
+                    f"{location}: the prompt has {found} {mark} mark{'' if found == 1 else 's'}, and the column "
+                    f"'{column}' has {given} {column[: None if given != 1 else -1]}: write one mark for each "
+                    f"{column[:-1]}"
+                )
+        if not marks:
             return [dict(message) for message in messages], {}
-        processed = [self._processed(image, number, location) for number, image in enumerate(images)]
-        references = [REFERENCE + each.digest.hex() for each in processed]
-        left = iter(references)
-        return [{**each, "content": _content(each["content"], left)} for each in messages], {COLUMN: references}
+        processed = {mark: iter(self._processed(media, column, location)) for mark, column in COLUMNS.items()}
+        references = [REFERENCE + next(processed[mark]).digest.hex() for mark in marks]
+        left, pattern = iter(references), self._pattern
+        return [{**each, "content": _content(each["content"], left, pattern)} for each in messages], {
+            COLUMN: references
+        }
+
+    @property
+    def _has_videos(self) -> bool:
+        return self.config.model_type in FAMILIES
+
+    @property
+    def _pattern(self) -> str:
+        """A regular expression of the marks in texts of rows."""
+        return "|".join(COLUMNS) if self._has_videos else MARK
 
     def encode_media(
         self, text: str, media: Mapping[str, Any], location: object, *, inside: bool = False
     ) -> tuple[list[int], dict[str, TokenValues]]:
-        """The tokens of a rendered chat, each image's mark expanded as transformers' processor does it.
+        """The tokens of a rendered chat, each mark of an image or video expanded as transformers' processor does it.
 
         Raises:
             DataError: an image cannot be read, or the chat template has not written one mark for each image.
         """
-        images, encode = _images(media, location), self.encode_inside if inside else self.encode
-        if not images:
+        encode = self.encode_inside if inside else self.encode
+        if not any(self._listed(media, column, location) for column in COLUMNS.values()):
             return encode([text])[0], {}
-        processed = [self._processed(image, number, location) for number, image in enumerate(images)]
-        parts = text.split(self.processor.mark)
-        if len(parts) != len(images) + 1:
-            raise DataError(
-                f"{location}: the rendered prompt has {len(parts) - 1} times {self.processor.mark}, for {len(images)} "
-                "images: the chat template must write it once for an image, and the texts must not contain it"
-            )
-        texts = [part for pair in zip(parts, [*(each.text for each in processed), ""], strict=True) for part in pair]
-        [ids] = encode(["".join(texts)])
-        return ids, {COLUMN: self._column(ids, processed, location)}
+        processed = [each for column in COLUMNS.values() for each in self._processed(media, column, location)]
+        own = {
+            self.processor.mark: [each for each in processed if not each.video],
+            self.processor.video_mark: [each for each in processed if each.video],
+        }
+        for mark, each in own.items():
+            if mark and text.count(mark) != len(each):
+                kind = "images" if mark == self.processor.mark else "videos"
+                raise DataError(
+                    f"{location}: the rendered prompt has {text.count(mark)} times {mark}, for {len(each)} {kind}: the "
+                    f"chat template must write it once for each of the {kind}, and the texts must not contain it"
+                )
+        left, placed = {mark: iter(each) for mark, each in own.items()}, []
 
-    def _processed(self, image: Any, number: int, location: object) -> Processed:
-        where = f"{location}, column '{COLUMN}', image {number}"
-        if isinstance(image, str) and image.startswith(REFERENCE):
-            return self.processor.stored(image.removeprefix(REFERENCE), where)
+        def expanded(found: re.Match[str]) -> str:
+            placed.append(next(left[found.group()]))
+            return placed[-1].text
+
+        [ids] = encode([re.sub("|".join(re.escape(mark) for mark in own if mark), expanded, text)])
+        return ids, {COLUMN: self._column(ids, placed, location)}
+
+    def _processed(self, media: Mapping[str, Any], column: str, location: object) -> list[Processed]:
+        """Those of a column, each a reference or as read."""
         folder = Path(location.file).expanduser().parent if isinstance(location, Location) else None
-        return self.processor.process(open_image(image, where, folder), where)
+        found = []
+        for number, value in enumerate(self._listed(media, column, location)):
+            where = f"{location}, column '{column}', {column[:-1]} {number}"
+            if isinstance(value, str) and value.startswith(REFERENCE):
+                found.append(self.processor.stored(value.removeprefix(REFERENCE), where))
+            elif column == COLUMN:
+                found.append(self.processor.process(open_image(value, where, folder), where))
+            else:
+                found.append(self.processor.process_video(open_video(value, where, folder), where))
+        return found
+
+    def _listed(self, media: Mapping[str, Any], column: str, location: object) -> list[Any]:
+        """The values of a column."""
+        if others := sorted(set(media) - set(COLUMNS.values())):
+            raise DataError(f"{location}: column '{others[0]}' is not supported: give {' or '.join(COLUMNS.values())}")
+        given = media.get(column, [])
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            raise DataError(f"{location}, column '{column}': must be a list of {column}, not {type(given).__name__}")
+        if given and column != COLUMN and not self._has_videos:
+            raise DataError(
+                f"{location}: column '{column}' is not supported for the family {self.config.model_type}: give the "
+                f"frames as '{COLUMN}'"
+            )
+        return list(given)
 
     def _column(self, ids: Sequence[int], processed: Sequence[Processed], location: object) -> TokenValues:
         """The digest of each image at the first of its tokens."""
-        placeholders = np.flatnonzero(np.array(ids) == self.processor.placeholder_id)
+        placeholders = np.flatnonzero(np.isin(ids, list(self.processor.placeholder_ids)))
         counts, place = np.zeros(len(ids), np.int32), 0
         for each in processed:
             own = get(each.digest)[PLACES]
@@ -127,40 +174,34 @@ def load_vision_tokenizer(model: ModelConfig) -> VisionTokenizer | None:
     return VisionTokenizer(**own, config=config)
 
 
-def _images(media: Mapping[str, Any], location: object) -> list[Any]:
-    if others := sorted(set(media) - {COLUMN}):
-        raise DataError(f"{location}: column '{others[0]}' is not supported: give the frames as '{COLUMN}'")
-    images = media.get(COLUMN, [])
-    if not isinstance(images, Sequence) or isinstance(images, str | bytes):
-        raise DataError(f"{location}, column '{COLUMN}': must be a list of images, not {type(images).__name__}")
-    return list(images)
+def _marks(message: Mapping[str, Any], *, videos: bool) -> list[str]:
+    """The marks of a message, in order; a part of type image or video counts as a mark."""
+    content, pattern = message["content"], "|".join(COLUMNS) if videos else MARK
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    found: list[str] = []
+    for part in parts:
+        mark = f"<{part['type']}>"
+        found += [mark] if mark in COLUMNS else re.findall(pattern, str(part.get("text", "")))
+    return found
 
 
-def _marks(message: Mapping[str, Any]) -> int:
-    content = message["content"]
-    if isinstance(content, str):
-        return content.count(MARK)
-    return sum(part["type"] == "image" or str(part.get("text", "")).count(MARK) for part in content)
-
-
-def _content(content: Any, references: Iterator[str]) -> Any:
+def _content(content: Any, references: Iterator[str], pattern: str) -> Any:
     """A text with marks as parts, with references; parts of text with marks are divided."""
     if isinstance(content, str):
-        return list(_parts(content, references)) if MARK in content else content
+        return list(_parts(content, references, pattern)) if re.search(pattern, content) else content
     parts: list[dict[str, Any]] = []
     for part in content:
-        if part["type"] == "image":
-            parts.append({"type": "image", "image": next(references)})
+        if part["type"] in ("image", "video"):
+            parts.append({"type": part["type"], part["type"]: next(references)})
         else:
-            parts += _parts(part["text"], references) if part["type"] == "text" else [part]
+            parts += _parts(part["text"], references, pattern) if part["type"] == "text" else [part]
     return parts
 
 
-def _parts(text: str, references: Iterator[str]) -> Iterator[dict[str, Any]]:
-    first, *others = text.split(MARK)
-    if first:
-        yield {"type": "text", "text": first}
-    for other in others:
-        yield {"type": "image", "image": next(references)}
-        if other:
-            yield {"type": "text", "text": other}
+def _parts(text: str, references: Iterator[str], pattern: str) -> Iterator[dict[str, Any]]:
+    for piece in re.split(f"({pattern})", text):
+        if piece in COLUMNS and re.fullmatch(pattern, piece):
+            kind = piece.strip("<>")
+            yield {"type": kind, kind: next(references)}
+        elif piece:
+            yield {"type": "text", "text": piece}

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from corerl.contracts.config import ModelConfig
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, ModelError
 from corerl_check import Finding, Machine, finding
+from corerl_torch.families import vision
 from corerl_torch.families.table import family_of, unproven
 from corerl_torch.sequence_parallel import KEY as ULYSSES
 from corerl_torch.tries import KEY as PREFIXES
@@ -40,15 +41,39 @@ def look(
         return
     kind = config.get_text_config().model_type
     if packs and model.attn_implementation != "eager":
-        from corerl_torch.families.probe import probe
+        from corerl_torch.families.packing import verdict_on
 
         device = "cuda" if machine.gpus and not machine.planned else "cpu"
-        verdict = probe(config, device, trust_remote_code=model.trust_remote_code)
+        verdict = verdict_on(config, device, trust_remote_code=model.trust_remote_code)
         yield from _packing(key, verdict, kind, share_prefixes, ranks)
-    if family_of(kind) is None:
-        features = ", ".join(unproven(kind, backend))
-        sentence = f"no test proves the family '{kind}' ({PAGE}); not proven under {backend}: {features}"
+    if vision.reads_images(config):
+        kind = config.model_type
+        if refusal := _refusal(config):
+            yield refusal
+            return
+        known, features = vision.vision_family_of(kind), vision.unproven(kind, backend)
+    else:
+        known, features = family_of(kind), unproven(kind, backend)
+    if known is None:
+        sentence = f"no test proves the family '{kind}' ({PAGE}); not proven under {backend}: {', '.join(features)}"
         yield Finding("note", "model.path", sentence)
+
+
+def _refusal(config: Any) -> ConfigError | None:
+    """Of a family whose images have a way of their own."""
+    from transformers import AutoModel
+
+    from corerl_torch.media import Ways
+
+    auto: Any = AutoModel
+    body = auto._model_mapping.get(type(config), None)
+    if not isinstance(body, type) or not hasattr(body, "get_image_features"):
+        return None
+    try:
+        Ways.of(body, config.model_type)
+    except ModelError as error:
+        return ConfigError("model.path", str(error).removeprefix("model.path: "))
+    return None
 
 
 def _packing(

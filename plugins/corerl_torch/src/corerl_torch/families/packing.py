@@ -8,8 +8,11 @@ from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError
 from corerl.terminal import say
 from corerl_torch import tries
-from corerl_torch.families.probe import probe
+from corerl_torch.families.probe import Verdict, probe
+from corerl_torch.media import sees_later_tokens
 from corerl_torch.sequence_parallel import KEY
+
+BIDIRECTIONAL = "tokens of an image attend to its later tokens, and packed rows are causal"
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Packing:
         """
         if config.attn_implementation == "eager":
             return cls(packs=True)  # refused with its own error
-        verdict = probe(model.config, device, trust_remote_code=config.trust_remote_code)
+        verdict = verdict_on(model.config, device, trust_remote_code=config.trust_remote_code)
         if not verdict.packed:
             return cls(packs=True, unshared=verdict.shared)
         name = type(model).__name__
@@ -49,6 +52,12 @@ class Packing:
             )
         _tell(f"rows of {name} are padded: packed, they would disturb each other ({verdict.packed})")
         return cls(packs=False)
+
+
+def verdict_on(config: Any, device: str, *, trust_remote_code: bool = False) -> Verdict:
+    """:func:`~corerl_torch.families.probe.probe`, of the text alone, and the image tokens of the family."""
+    verdict = probe(config, device, trust_remote_code=trust_remote_code)
+    return Verdict(BIDIRECTIONAL, BIDIRECTIONAL) if not verdict.packed and sees_later_tokens(config) else verdict
 
 
 _tell = functools.cache(say)

@@ -137,8 +137,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3.5 with experts, text",
         {**RECURRENT, **SHARED_EXPERT},
         {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
-        f"without flash-linear-attention {NO_SHARING}",
-        ATTENTION,
+        f"without flash-linear-attention {NO_SHARING}; adapters of `all-linear` leave out the experts, as with peft",
     ),
     Family(
         "Llama 3",
