@@ -14,6 +14,7 @@ from corerl.models import compute_dtype
 from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
+from corerl_engines.images import reads_images
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_torch import bitwise
@@ -35,6 +36,8 @@ OURS = (
     "max_lora_rank",
     "lora_target_modules",
     "model_impl",
+    "mm_processor_cache_gb",
+    "mm_device_do_normalize",
 )
 """engine arguments that users cannot set"""
 
@@ -90,6 +93,7 @@ class VllmBackend(EngineBackend):
             "preloaded": PRELOADED if device == "cuda" else (),
             "experts": recorded_experts(model, rollout),
             "bitwise": options.bitwise,
+            "reads_images": reads_images(model),
         }
         environment = engine_environment(model, options, device)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -108,7 +112,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "dtype": str(compute_dtype(model, device)).removeprefix("torch."),
         "trust_remote_code": model.trust_remote_code,
         "load_format": "dummy" if dummy else "auto",
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not reads_images(model),  # vLLM's processors of images need a tokenizer
         "generation_config": "vllm",
         "worker_extension_cls": "corerl_vllm_engine.worker.Worker",
         "scheduler_cls": "corerl_vllm_engine.scheduler.make",
@@ -119,6 +123,9 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "enable_prefix_caching": True,
         "disable_log_stats": True,
     }
+    if reads_images(model):
+        arguments["mm_processor_cache_gb"] = 0  # pixels come from files, not from vLLM's processor
+        arguments["limit_mm_per_prompt"] = {"video": 0}  # or the start measures the longest video
     if rollout.record:
         arguments["max_logprobs"] = max(20, rollout.top_k, rollout.val_kwargs.top_k, rollout.top_log_probs)
     if COLUMN in rollout.record:
