@@ -142,9 +142,13 @@ class TurnTokenizer:
             media = {"images": list(images)} if images else {}
             ids, columns = self.tokenizer.encode_media(text, media, "a chat", inside=inside)
             return tuple(ids), columns
-        if images:
-            raise DataError("a chat has an image, and the model reads text alone")
+        self.check_images(images)
         return self.encode_inside(text) if inside else tuple(self.tokenizer.encode([text])[0]), None
+
+    def check_images(self, images: Sequence[str]) -> None:
+        """Raise DataError if a chat has images, and the model reads text alone."""
+        if images and not isinstance(self.tokenizer, MediaTokenizer):
+            raise DataError("a chat has an image, and the model reads text alone")
 
     def render(
         self,

@@ -95,7 +95,13 @@ class EnvironmentAgent:
             return
         episode.answer = self._messages(turn.messages, "step")
         text = self._turns.text_between(episode.history(), episode.answer, episode.token_ids[-1])
-        ids, media = self._encode(text, episode.answer, inside=True)
+        try:
+            ids, media = self._encode(text, episode.answer, inside=True)
+        except DataError as error:
+            if not images_of(episode.answer):
+                raise
+            episode.fail(f"its images do not fit its texts, which may repeat the policy's ({error})")
+            return
         episode.answer_ids = ids
         if media is not None:
             known = self._media_of(episode.task) if episode.media is None else episode.media

@@ -21,7 +21,7 @@ CACHED = 64
 """images that a core keeps in memory"""
 
 NORMALISING = "mm_device_do_normalize"
-"""argument of later releases: the tower itself normalises pixels, by default; processed ones would be normalised twice"""
+"""argument of later releases: by default the tower normalises pixels, so that processed ones would be so twice"""
 
 
 def engine_arguments() -> dict[str, Any]:

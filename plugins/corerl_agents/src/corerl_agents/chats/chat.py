@@ -64,6 +64,7 @@ class EpisodeChat:
     ) -> ChatReply:
         """See :meth:`corerl.contracts.agents.Model.chat`."""
         request = Request.read(messages, tools)
+        self._templates.turns.check_images(images_of(request.messages))
         prompt = self._prompt(request)
         ids = [*prompt.known, *prompt.read]
         media = {} if prompt.media is None else {"media": prompt.media}
