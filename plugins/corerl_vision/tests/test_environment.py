@@ -113,7 +113,9 @@ def test_the_tokens_are_those_of_the_whole_chat(folder: Path) -> None:
     tokenizer = tokenizer_of(folder)
     first, *_ = recorder.nodes
     messages = [*(result.prompt or []), {"role": "assistant", "content": "X"}, result.messages[1]]
-    media = [part["image"] for each in (messages[0], messages[2]) for part in each["content"] if part["type"] == "image"]
+    media = [
+        part["image"] for each in (messages[0], messages[2]) for part in each["content"] if part["type"] == "image"
+    ]
     text = tokenizer.render(messages, "a chat", add_generation_prompt=True)
     ids, _ = tokenizer.encode_media(text, {COLUMN: media}, "a chat")
     assert ids[: len(first.read)] == first.read

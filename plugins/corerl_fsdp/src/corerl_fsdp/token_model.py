@@ -15,7 +15,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
-from corerl_torch import layout, lora, outputs, packed_attention, tries
+from corerl_torch import layout, lora, outputs, packed_attention, tower, tries
 from corerl_torch.average import replaced
 from corerl_torch.families.packing import Packing
 from corerl_torch.kept_tokens import kept_mask
@@ -113,13 +113,16 @@ class TokenModel(torch.nn.Module):
             )
             invariant.use(model, spec.device)
         elif use_remove_padding:
-            by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
+            by_kernel = _in_half_precision(spec)
             packed_attention.use(
                 model,
                 attention,
                 sequence,
                 outside_graphs=compiled and (sequence is not None or not by_kernel),
             )
+        if self.images and not bitwise and attention == "sdpa" and _in_half_precision(spec):
+            packed_attention.find_kernel()
+            tower.use_kernel(self.images.body)
 
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.
@@ -224,6 +227,11 @@ class TokenModel(torch.nn.Module):
         assert self.averaged is not None
         with replaced(self.model, self.averaged):
             return self._head(hidden, answer)
+
+
+def _in_half_precision(spec: StrategySpec) -> bool:
+    """Whether attention runs by a kernel of CUDA."""
+    return spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
 
 
 def decoder_layers(model: Any) -> list[Any]:
