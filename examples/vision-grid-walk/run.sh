@@ -4,7 +4,7 @@
 set -eu
 
 # 1. Data: starts and goals as seeds.
-corerl prepare grid-walk --out runs/vision-grid-walk/data --size 3 --sft-size 0
+corerl prepare grid-walk --out runs/vision-grid-walk/data --size 3 --sft-size 0 --test-size 32
 
 # 2. A random model of the family Qwen2.5-VL, with a token for each move.
 corerl tiny-vision-model --out runs/vision-grid-walk/model --force --words left,right,up,down

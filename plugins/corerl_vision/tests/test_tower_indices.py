@@ -74,7 +74,10 @@ def test_outputs_and_gradients_are_those_of_transformers(folder: Path, monkeypat
         assert all(torch.equal(one, two) for one, two in zip(value, wanted, strict=True)), name
     monkeypatch.setattr(packed_attention, "varlen_attn", in_blocks)
     monkeypatch.setattr(packed_attention, "KNOWN", frozenset(inspect.signature(in_blocks).parameters))
-    tower.use_kernel(body)
+    monkeypatch.setattr(packed_attention, "find_kernel", lambda: None)
+    tower.use_kernel(body, "cpu", torch.bfloat16)
+    assert body.visual.config._attn_implementation == "sdpa"
+    tower.use_kernel(body, "cuda", torch.bfloat16)
     calls = 0
 
     def counted(*arguments: Any, **named: Any) -> Any:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from vllm_engine import DEVICE, TOLERANCE
 
-from corerl.contracts.config import ModelConfig
-from corerl.errors import RequestError
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.errors import ConfigError, RequestError
 from corerl_engines.backend import _described
 from corerl_engines.images import check_images
 from corerl_torch import media_store
@@ -65,8 +65,6 @@ def test_a_request_names_the_files_of_its_images(tmp_path: Path) -> None:
 
 
 def test_a_model_of_images_has_a_tokenizer_and_no_second_processor(tmp_path: Path) -> None:
-    from corerl.contracts.config import RolloutConfig
-
     folder = write_model(tmp_path / "model", "qwen2_5_vl")
     given = engine_arguments(ModelConfig(str(folder)), RolloutConfig(), VllmOptions(), "cpu")
     assert not given["skip_tokenizer_init"] and given["mm_processor_cache_gb"] == 0
@@ -77,3 +75,25 @@ def test_images_of_an_unproven_family_are_refused() -> None:
         RequestError, match=r"vLLM reads images of qwen2_5_vl, qwen3_vl, and the model is gemma3: use hf"
     ):
         check_images("gemma3", KIND)
+
+
+def test_a_file_that_is_not_there_and_a_video_are_named(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from corerl_engines.remote.images import features, places
+
+    with pytest.raises(ValueError, match=r"sees no processed image .*lost: CORERL_MEDIA"):
+        places(str(tmp_path / "lost"))
+    tensors = {"placeholders": torch.arange(3), "pixel_values": torch.zeros(2), "source": torch.zeros(1)}
+    save_file(tensors, tmp_path / "image")
+    assert places(str(tmp_path / "image")).tolist() == [0, 1, 2]
+    assert list(features(str(tmp_path / "image"))) == ["pixel_values"]
+    save_file({**tensors, "seconds": torch.ones(1)}, tmp_path / "video")
+    with pytest.raises(ValueError, match="has a video"):
+        places(str(tmp_path / "video"))
+
+
+def test_equal_bits_are_for_models_of_text(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", "qwen2_5_vl")
+    with pytest.raises(ConfigError, match=r"rollout.options.bitwise: vllm has equal bits for models of text alone"):
+        VllmBackend(ModelConfig(str(folder)), RolloutConfig(), device="cpu", options=VllmOptions(bitwise=True))

@@ -113,16 +113,15 @@ class TokenModel(torch.nn.Module):
             )
             invariant.use(model, spec.device)
         elif use_remove_padding:
-            by_kernel = _in_half_precision(spec)
+            by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
             packed_attention.use(
                 model,
                 attention,
                 sequence,
                 outside_graphs=compiled and (sequence is not None or not by_kernel),
             )
-        if self.images and not bitwise and attention == "sdpa" and _in_half_precision(spec):
-            packed_attention.find_kernel()
-            tower.use_kernel(self.images.body)
+        if self.images and not bitwise and attention == "sdpa":
+            tower.use_kernel(self.images.body, spec.device, compute_dtype(spec.model, spec.device))
 
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.
@@ -227,11 +226,6 @@ class TokenModel(torch.nn.Module):
         assert self.averaged is not None
         with replaced(self.model, self.averaged):
             return self._head(hidden, answer)
-
-
-def _in_half_precision(spec: StrategySpec) -> bool:
-    """Whether attention runs by a kernel of CUDA."""
-    return spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
 
 
 def decoder_layers(model: Any) -> list[Any]:

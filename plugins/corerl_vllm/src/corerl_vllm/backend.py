@@ -83,6 +83,8 @@ class VllmBackend(EngineBackend):
             raise ConfigError(
                 "rollout.record", "vLLM returns no experts on the CPU: use a CUDA device, or rollout.name=hf"
             )
+        if options.bitwise and reads_images(model):
+            raise ConfigError("rollout.options.bitwise", "vllm has equal bits for models of text alone: use hf")
         adapter = described(model, rollout, options)
         level = 1 if adapter else options.sleep_level
         settings = {
