@@ -138,7 +138,7 @@ def config_of(shape: str, device: str) -> Any:
         vision |= changed | {
             name: [1] for name in ("fullatt_block_indexes", "deepstack_visual_indexes") if name in vision
         }
-    ids = {"image_token_id": 151_655, "vision_start_token_id": 151_652, "vision_end_token_id": 151_653}
+    ids: dict[str, Any] = {"image_token_id": 151_655, "vision_start_token_id": 151_652, "vision_end_token_id": 151_653}
     return kind(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# An agent that sees a grid as a picture in every turn learns the way, on the CPU. Run this script from the root of the
-# repository. Arguments are overrides of the last command.
+# A policy sees a grid as a picture in every turn, on the CPU. Run this script from the root of the repository.
+# Arguments are overrides of the last command.
 set -eu
 
 # 1. Data: starts and goals as seeds.

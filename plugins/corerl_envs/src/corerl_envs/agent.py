@@ -74,7 +74,7 @@ class EnvironmentAgent:
     async def _generate(self, episode: "_Episode", model: Model) -> None:
         """The policy's next turn, if there is room for it."""
         ids = [*episode.token_ids, *episode.answer_ids]
-        media = {} if episode.media is None else {"media": episode.media}
+        media: dict[str, Any] = {} if episode.media is None else {"media": episode.media}
         sampled = await model.generate(ids, max_tokens=self._limits.max_turn_length, **media)
         if sampled.finish_reason == "abort":
             episode.fail("its generation was aborted")

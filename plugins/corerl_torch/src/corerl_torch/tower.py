@@ -96,7 +96,7 @@ def with_indices(body: Any, features: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def indices(tower: Any, grids: Tensor) -> dict[str, Any]:
-    """Arguments that transformers' tower otherwise computes itself, by its own functions; on the device of ``grids``."""
+    """Arguments that the tower otherwise computes itself, by transformers' functions; on the device of ``grids``."""
     functions = vars(sys.modules[type(tower).__module__])
     merge = tower.spatial_merge_size
     bounds = functions["get_vision_attention_seqlens"](grids, tower.config)[0]
