@@ -26,6 +26,12 @@ Media = Mapping[str, TokenValues]
 """column -> values of the tokens of a conversation"""
 
 
+def images_of(messages: Sequence[Message]) -> list[str]:
+    """The images in messages, in order."""
+    contents = [message["content"] for message in messages if not isinstance(message["content"], str)]
+    return [part["image"] for content in contents for part in content if part["type"] == "image"]
+
+
 def joined(media: Media, further: Media, known: int, read: int) -> Media:
     """The media of a conversation's ``known`` tokens, some of its first ones' given, and of the ``read`` ones then."""
     whole = {}

@@ -12,8 +12,7 @@ from corerl.data import Location, Message, check_messages
 from corerl.errors import DataError, RunError
 from corerl.terminal import say
 from corerl_agents.calls import Answer, Calls, shorten
-from corerl_agents.chats.messages import images_of
-from corerl_agents.turns import Media, TurnTokenizer, joined
+from corerl_agents.turns import Media, TurnTokenizer, images_of, joined
 from corerl_envs.contract import EndingEnvironment, Environment, Start, Turn
 
 KEY = "rollout.multi_turn.environment"

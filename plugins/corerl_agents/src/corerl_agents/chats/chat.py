@@ -8,11 +8,11 @@ from typing import Any
 from corerl.contracts.agents import ChatReply, Model, Sampled
 from corerl.contracts.token_columns import TokenValues
 from corerl.data import Message
-from corerl_agents.chats.messages import images_of, reasoning_of
+from corerl_agents.chats.messages import reasoning_of
 from corerl_agents.chats.record import Record, Request, Turn
 from corerl_agents.chats.templates import Templates
 from corerl_agents.parsing import Parsed
-from corerl_agents.turns import PROBE, THOUGHT, joined, stand_in
+from corerl_agents.turns import PROBE, THOUGHT, images_of, joined, stand_in
 
 
 @dataclass(frozen=True)
