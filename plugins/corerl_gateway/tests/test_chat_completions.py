@@ -135,7 +135,7 @@ REFUSED = [
     ("functions", {"functions": [{"name": "add"}]}),
     ("top_logprobs", {"logprobs": True, "top_logprobs": 5}),
     ("tools[0].type", {"tools": [{"type": "web_search"}]}),
-    ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+    ("messages[0].content[0].image_url", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
     ("messages[0].role", {"messages": [{"role": "oracle", "content": "x"}]}),
     ("messages[0].content", {"messages": [{"role": "user"}]}),
     ("messages[1].tool_call_id", {"messages": [USER, {"role": "tool", "content": "5"}]}),

@@ -111,7 +111,7 @@ def test_tokens_are_counted_without_a_request_to_the_model():
         ("max_tokens", {"max_tokens": None}),
         ("tool_choice.type", {"tools": [TOOL], "tool_choice": {"type": "any"}}),
         ("tools[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
-        ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
+        ("messages[0].content[0].source", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
         ("messages[0].role", {"messages": [{"role": "system", "content": "x"}]}),
         ("messages", {"messages": []}),
         ("messages[0].content", {"messages": [{"role": "user", "content": 5}]}),

@@ -119,7 +119,7 @@ def test_a_response_of_another_episode_is_unknown():
         ("conversation", {"conversation": "conv_1"}),
         ("include", {"include": ["file_search_call.results"]}),
         ("input[0].type", {"input": [{"type": "item_reference", "id": "x"}]}),
-        ("input[0].content[0].type", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("input[0].content[0].image_url", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
         ("input", {"input": []}),
         ("input", {"input": 5}),
     ],

@@ -1,14 +1,13 @@
 """Images in any turn of an agent: tokens continue, rows have the images, and training sees what the engine saw."""
 
 import asyncio
-import base64
 from typing import Any
 
 import pytest
 import torch
 
 from corerl.contracts.agents import AgentResult
-from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import ModelConfig
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.data.prompts import Prompt
@@ -19,30 +18,10 @@ from corerl.rollout.rows import rollouts_of
 from corerl_agents.chats import make_chats
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_hf.backend import HfBackend
-from corerl_hf.options import HfOptions
 from corerl_torch.media import images_of
 from corerl_torch.media_store import COLUMN
-from pictures import picture, png, tokenizer_of
-
-
-class Engines:
-    """Requests go to an engine of this process."""
-
-    def __init__(self, folder: Any) -> None:
-        model, rollout = ModelConfig(path=str(folder)), RolloutConfig(name="hf")
-        self.backend = HfBackend(model, rollout, device="cpu", options=HfOptions())
-        self.requests: list[Any] = []
-
-    async def complete(self, request: Any, on_sent: Any) -> Any:
-        on_sent()
-        self.requests.append(request)
-        [completions] = await self.backend.generate([request])
-        return request.with_media(completions)
-
-
-def url(seed: int) -> str:
-    return "data:image/png;base64," + base64.b64encode(png(picture(seed))).decode()
+from engines_here import Engines, config_of, url
+from pictures import picture, tokenizer_of
 
 
 def shown(seed: int, role: str = "user") -> dict[str, Any]:
@@ -68,8 +47,7 @@ def recorder(folder: Any) -> Recorder:
     )
     prompt = Prompt(0, tuple(ids), messages, "s", "red", {}, columns)
     group = Group(prompt, 5, SamplingParams(300, ignore_eos=True), "g", "b", 0)
-    config = TrainConfig(model=ModelConfig(path=str(folder)), data=DataConfig(train_files=[], max_prompt_length=100))
-    services = Services(make_chats(config, tokenizer))
+    services = Services(make_chats(config_of(folder), tokenizer))
     return Recorder(Engines(folder), tokenizer, group, 0, 100, services)
 
 

@@ -5,7 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corerl.contracts.tokenizers import ChatTokenizer
+import numpy as np
+
+from corerl.contracts.token_columns import TokenValues
+from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data import Location, Message
 from corerl.errors import DataError
 
@@ -17,6 +20,26 @@ THOUGHT = "corerl\ue000thought"
 
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """names of a message's reasoning in chat templates"""
+
+
+Media = Mapping[str, TokenValues]
+"""column -> values of the tokens of a conversation"""
+
+
+def images_of(messages: Sequence[Message]) -> list[str]:
+    """The images in messages, in order."""
+    contents = [message["content"] for message in messages if not isinstance(message["content"], str)]
+    return [part["image"] for content in contents for part in content if part["type"] == "image"]
+
+
+def joined(media: Media, further: Media, known: int, read: int) -> Media:
+    """The media of a conversation's ``known`` tokens, some of its first ones' given, and of the ``read`` ones then."""
+    whole = {}
+    for name in {**media, **further}:
+        none = TokenValues((media.get(name) or further[name]).values[:0], np.zeros(0, np.int32))
+        before, after = media.get(name, none), further.get(name, none)
+        whole[name] = before.widened(known - len(before)).joined(after.widened(read - len(after)))
+    return whole
 
 
 class TurnTokenizer:
@@ -50,8 +73,12 @@ class TurnTokenizer:
         Raises:
             DataError: the template refuses the messages.
         """
+        return self.encode_inside(self.text_between(history, replies, last_token_id))
+
+    def text_between(self, history: Sequence[Message], replies: Sequence[Message], last_token_id: int) -> str:
+        """The text of :meth:`between`."""
         text = self.render([*history, stand_in({"role": "assistant"}), *replies])
-        return self.encode_inside(self.behind(text, last_token_id))
+        return self.behind(text, last_token_id)
 
     def behind(self, text: str, last_token_id: int, *, calls: bool = False) -> str:
         """The text of a chat behind the policy's last turn, which the probe ends.
@@ -106,6 +133,28 @@ class TurnTokenizer:
     def encode_inside(self, text: str) -> tuple[int, ...]:
         """Token ids of a text from the middle of a chat."""
         return tuple(self.tokenizer.encode_inside([text])[0])
+
+    def encode(self, text: str, images: Sequence[str], *, inside: bool) -> "tuple[tuple[int, ...], Media | None]":
+        """Token ids of a part of a chat's text, and their media; None: the tokenizer knows no media.
+
+        Args:
+            images: references or data URLs of the images in the text, in order.
+            inside: the text is from the middle of a chat.
+
+        Raises:
+            DataError: an image cannot be read, or the model reads text alone.
+        """
+        if isinstance(self.tokenizer, MediaTokenizer):
+            media = {"images": list(images)} if images else {}
+            ids, columns = self.tokenizer.encode_media(text, media, "a chat", inside=inside)
+            return tuple(ids), columns
+        self.check_images(images)
+        return self.encode_inside(text) if inside else tuple(self.tokenizer.encode([text])[0]), None
+
+    def check_images(self, images: Sequence[str]) -> None:
+        """Raise DataError if a chat has images, and the model reads text alone."""
+        if images and not isinstance(self.tokenizer, MediaTokenizer):
+            raise DataError("a chat has an image, and the model reads text alone")
 
     def render(
         self,

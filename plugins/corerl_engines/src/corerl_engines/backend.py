@@ -20,6 +20,7 @@ from corerl.models import compute_dtype
 from corerl.terminal import say
 from corerl_engines.adapters import takes
 from corerl_engines.columns import Columns
+from corerl_engines.images import check_images, described_images
 from corerl_engines.installed import Versions, outside
 from corerl_engines.options import EngineOptions, check_record
 from corerl_engines.parallel import check_parallel
@@ -132,6 +133,8 @@ class EngineBackend:
         self.started()
         for request in requests:
             request.check_prompt(int(self._ready["vocabulary"]))
+            if request.media:
+                check_images(self._expected.config.model_type, self._kind)
         calls = [
             asyncio.create_task(self._complete(position, request, on_finished))
             for position, request in enumerate(requests)
@@ -327,6 +330,7 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
         "seed": sampling.seed,
+        "images": described_images(request),
     }
 
 

@@ -9,13 +9,16 @@ from corerl.errors import RequestError, RunError
 from corerl.terminal import echo
 
 
-def make_environment(folder: Path, base: str, steps: Sequence[Sequence[str]], library: str, title: str) -> None:
+def make_environment(
+    folder: Path, base: str, steps: Sequence[Sequence[str]], library: str, title: str, programs: Sequence[str] = ()
+) -> None:
     """Make the environment, or extend an existing one, and print the option to set.
 
     Args:
         base: the Python interpreter of the new environment.
         steps: arguments of ``pip install``, one call after the other.
         library, title: the module to import at the end, and the engine's name.
+        programs: run by the environment's Python before that.
 
     Raises:
         RequestError: the folder exists and is no environment, or there is no such interpreter.
@@ -32,6 +35,8 @@ def make_environment(folder: Path, base: str, steps: Sequence[Sequence[str]], li
         _run([found, "-m", "venv", str(folder)])
     for arguments in steps:
         _run([str(python), "-m", "pip", "install", "--quiet", *arguments])
+    for program in programs:
+        _run([str(python), "-c", program])
     _run([str(python), "-c", f"import {library}; print('{title}', {library}.__version__)"])
     echo(f"rollout.options.python={python}")
 

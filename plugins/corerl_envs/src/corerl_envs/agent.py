@@ -7,11 +7,12 @@ from types import UnionType
 from typing import Any
 
 from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
+from corerl.contracts.tokenizers import MediaTokenizer
 from corerl.data import Location, Message, check_messages
-from corerl.errors import RunError
+from corerl.errors import DataError, RunError
 from corerl.terminal import say
 from corerl_agents.calls import Answer, Calls, shorten
-from corerl_agents.turns import TurnTokenizer
+from corerl_agents.turns import Media, TurnTokenizer, images_of, joined
 from corerl_envs.contract import EndingEnvironment, Environment, Start, Turn
 
 KEY = "rollout.multi_turn.environment"
@@ -66,13 +67,14 @@ class EnvironmentAgent:
         episode.state, episode.begun = start.state, True
         if start.messages is not None:
             episode.prompt = self._messages(start.messages, "reset")
-            episode.token_ids = list(self._turns.prompt(episode.prompt))
+            ids, episode.media = self._encode(self._turns.render(episode.prompt), episode.prompt, inside=False)
+            episode.token_ids = list(ids)
 
     async def _generate(self, episode: "_Episode", model: Model) -> None:
         """The policy's next turn, if there is room for it."""
-        sampled = await model.generate(
-            [*episode.token_ids, *episode.answer_ids], max_tokens=self._limits.max_turn_length
-        )
+        ids = [*episode.token_ids, *episode.answer_ids]
+        media: dict[str, Any] = {} if episode.media is None else {"media": episode.media}
+        sampled = await model.generate(ids, max_tokens=self._limits.max_turn_length, **media)
         if sampled.finish_reason == "abort":
             episode.fail("its generation was aborted")
         if sampled.token_ids:
@@ -91,13 +93,55 @@ class EnvironmentAgent:
             episode.going = False
             return
         episode.answer = self._messages(turn.messages, "step")
-        episode.answer_ids = self._turns.between(episode.history(), episode.answer, episode.token_ids[-1])
+        text = self._turns.text_between(episode.history(), episode.answer, episode.token_ids[-1])
+        try:
+            ids, media = self._encode(text, episode.answer, inside=True)
+        except DataError as error:
+            if not images_of(episode.answer):
+                raise
+            episode.fail(f"its images do not fit its texts, which may repeat the policy's ({error})")
+            return
+        episode.answer_ids = ids
+        if media is not None:
+            known = self._media_of(episode.task) if episode.media is None else episode.media
+            episode.media = joined(known, media, len(episode.token_ids), len(ids))
+
+    def _encode(self, text: str, messages: Sequence[Message], *, inside: bool) -> tuple[tuple[int, ...], Media | None]:
+        """A part of the chat in tokens, with its media; None: the tokenizer knows no media."""
+        return self._turns.encode(text, images_of(messages), inside=inside)
+
+    def _media_of(self, task: Task) -> Media:
+        """The media of the row's prompt."""
+        messages = [dict(message) for message in task.messages]
+        ids, media = self._encode(self._turns.render(messages), messages, inside=False)
+        if list(ids) != list(task.prompt_ids):
+            raise RunError("the row's chat has other tokens in an episode than in the data")
+        return media or {}
 
     def _messages(self, messages: Sequence[Mapping[str, Any]], method: str) -> list[Message]:
-        """Checked, and shortened to ``max_tool_response_length`` characters each."""
-        checked = check_messages(list(messages), Location(f"the environment's {method}()", 0), "messages")
+        """Checked, texts shortened to ``max_tool_response_length`` characters each, and images processed."""
+        where = f"the environment's {method}()"
+        checked = check_messages(list(messages), Location(where, 0), "messages")
         most = self._limits.max_tool_response_length if method == "step" else None
-        return [{**message, "content": shorten(message["content"], most)} for message in checked]
+        return [{**message, "content": self._content(message["content"], most, where)} for message in checked]
+
+    def _content(self, content: Any, most: int | None, where: str) -> Any:
+        """A text, or parts of text and references to images."""
+        if isinstance(content, str):
+            return shorten(content, most)
+        return [self._part(part, most, where) for part in content]
+
+    def _part(self, part: Mapping[str, Any], most: int | None, where: str) -> dict[str, Any]:
+        if part["type"] == "text" and isinstance(part.get("text"), str):
+            return {"type": "text", "text": shorten(part["text"], most)}
+        if part["type"] != "image":
+            raise DataError(f"{where}: a message has a part of type {part['type']!r}, not text or image")
+        tokenizer = self._turns.tokenizer
+        if not isinstance(tokenizer, MediaTokenizer):
+            raise DataError(f"{where}: a message has an image, and the model reads text alone")
+        alone = [{"role": "user", "content": [{"type": "image"}]}]
+        _, references = tokenizer.place_media(alone, {"images": [part.get("image")]}, where)
+        return {"type": "image", "image": references["images"][0]}
 
 
 @dataclasses.dataclass
@@ -108,6 +152,7 @@ class _Episode:
         token_ids: prompt, turns of the policy, and the answers that the policy read.
         prompt: messages of the environment's own; None: the row's.
         answer, answer_ids: of the environment, as long as the policy has not read them.
+        media: of all of these tokens; None: those of the row's prompt.
     """
 
     task: Task
@@ -118,6 +163,7 @@ class _Episode:
     prompt: list[Message] | None = None
     answer: Sequence[Message] = ()
     answer_ids: Sequence[int] = ()
+    media: Media | None = None
     messages: list[Message] = dataclasses.field(default_factory=list)
     texts: list[str] = dataclasses.field(default_factory=list)
     tokens: int = 0

@@ -16,7 +16,7 @@ from corerl.errors import ConfigError, ModelError
 from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
-from corerl_torch import layout, lora, outputs, packed_attention, tries
+from corerl_torch import layout, lora, outputs, packed_attention, tower, tries
 from corerl_torch.average import replaced
 from corerl_torch.experts.balance import LoadBalance
 from corerl_torch.experts.grouped import expert_modules
@@ -130,6 +130,8 @@ class TokenModel(torch.nn.Module):
                 sequence,
                 outside_graphs=compiled and (sequence is not None or not by_kernel),
             )
+        if self.images and not bitwise and attention == "sdpa":
+            tower.use_kernel(self.images.body, spec.device, compute_dtype(spec.model, spec.device))
 
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.

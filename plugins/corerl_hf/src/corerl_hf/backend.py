@@ -20,7 +20,7 @@ from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
 from corerl_hf.sampling import Recorded
 from corerl_hf.weights import AdapterWeights, Weights
-from corerl_torch import bitwise
+from corerl_torch import bitwise, tower
 from corerl_torch.loading import load_causal_lm
 from corerl_torch.media import ImageInputs, reads_images
 from corerl_torch.media_store import COLUMN as IMAGES
@@ -122,6 +122,8 @@ class HfBackend:
         if self._routers:
             self._routers.record()
         self._images = ImageInputs(self._model) if reads_images(self._model) else None
+        if self._images and not options.bitwise and model.attn_implementation == "sdpa":
+            tower.use_kernel(self._images.body, device, compute_dtype(model, device))
         self._weights: Weights | AdapterWeights
         if model.lora_rank and rollout.lora == "adapter":
             self._weights = AdapterWeights(self._model, model, options.quantization)

@@ -15,6 +15,7 @@ from corerl_engines import quantization
 from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
+from corerl_engines.images import reads_images
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_sglang.options import TESTED, SglangOptions
@@ -121,6 +122,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     attention = options.attention_backend or ("triton" if dtype is torch.float32 else None)
     if attention is not None:
         arguments["attention_backend"] = attention
+    if dtype is torch.float32 and reads_images(model):
+        arguments["mm_attention_backend"] = "sdpa"
     if options.max_model_len is not None:
         arguments["context_length"] = options.max_model_len + UNUSED_POSITIONS
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:

@@ -15,6 +15,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "sglang",
         "corerl_sglang.backend:SglangBackend",
         options="corerl_sglang.options:SglangOptions",
+        columns=("images",),
         records=("experts", "kept_tokens", "top_log_probs"),
         summary="SGLang on GPUs, in a process of its own, optionally in its own Python environment",
     )

@@ -126,6 +126,7 @@ class SglangEngine:
             logprob_start_len=-1,
             top_logprobs_num=likely,
             return_routed_experts=self._experts is not None,
+            image_data=self._images(sample.asked),
         )
         try:
             async for output in self._manager.generate_request(request, None):
@@ -144,6 +145,13 @@ class SglangEngine:
         except asyncio.CancelledError:
             self._manager._dispatch_to_scheduler(AbortReq(rid=sample.engine_id))
             raise
+
+    def _images(self, asked: dict[str, Any]) -> list[Any] | None:
+        if not asked.get("images"):
+            return None
+        from corerl_sglang_engine.images import processor_output
+
+        return [processor_output(asked["prompt_ids"], asked["images"], self._manager.image_token_id)]
 
     async def abort(self, engine_id: str) -> None:
         self._manager.abort_request(engine_id)

@@ -11,7 +11,7 @@ from corerl_engine.digest import digests
 from sglang.srt.layers.parameter import ModelWeightParameter
 from sglang.srt.layers.sampler import Sampler, murmur_hash32
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
-from sglang.srt.managers import scheduler
+from sglang.srt.managers import mm_utils, scheduler
 from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.state_capturer.routed_experts import RoutedExpertsCapturer
@@ -138,6 +138,8 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.tree_cache.reset()
         self.req_to_token_pool.clear()
         self.token_to_kv_pool_allocator.clear()
+        if mm_utils.embedding_cache is not None:  # outputs of the tower
+            mm_utils.embedding_cache.clear()
         if self.corerl_adapter is not None:
             self.corerl_adapter.end(complete)
             for each in self.waiting_queue:

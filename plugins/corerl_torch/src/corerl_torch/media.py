@@ -18,7 +18,7 @@ from torch import Tensor
 
 from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl.errors import ConfigError, ModelError, RunError
-from corerl_torch import media_store
+from corerl_torch import media_store, tower
 from corerl_torch.output_layer import body_of
 
 TOWERS = frozenset({"visual", "vision_tower", "vision_model"})
@@ -85,8 +85,8 @@ def freeze_tower(model: Any, key: str) -> None:
         raise ConfigError(
             key, f"{type(model).__name__} has no vision tower ({', '.join(sorted(TOWERS))}): set it to false"
         )
-    for tower in towers:
-        tower.requires_grad_(False)
+    for each in towers:
+        each.requires_grad_(False)
 
 
 def sees_later_tokens(config: Any) -> bool:
@@ -257,14 +257,14 @@ class ImageInputs:
             name: value.to(device) for name, value in given.items()
         }
 
-    def _features(self, digests: Sequence[bytes]) -> dict[str, Tensor]:
+    def _features(self, digests: Sequence[bytes]) -> dict[str, Any]:
         """The model's inputs for these images, one below the other."""
         stored = [media_store.get(digest) for digest in digests]
         names = [name for name in stored[0] if name in self._names]
         if not names:
             raise RunError(f"processed images of another model: they have {', '.join(stored[0])}")
         joined = {name: _below([torch.from_numpy(each[name]) for each in stored]) for name in names}
-        return {name: value.to(self.body.device) for name, value in joined.items()}
+        return tower.with_indices(self.body, joined)
 
 
 def _feature(image: Image, name: str) -> Any:

@@ -14,6 +14,7 @@ from corerl.models import compute_dtype
 from corerl_engines.adapters import described, takes
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
+from corerl_engines.images import reads_images
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_engines.quantization import check_quantization
@@ -40,6 +41,8 @@ OURS = (
     "model_impl",
     "quantization",
     "quantization_config",
+    "mm_processor_cache_gb",
+    "mm_device_do_normalize",
 )
 """engine arguments that users cannot set"""
 
@@ -93,6 +96,8 @@ class VllmBackend(EngineBackend):
                 "rollout.record", "vLLM returns no experts on the CPU: use a CUDA device, or rollout.name=hf"
             )
         check_quantization(options, model, device, adapters=takes(model, rollout))
+        if options.bitwise and reads_images(model):
+            raise ConfigError("rollout.options.bitwise", "vllm has equal bits for models of text alone: use hf")
         adapter = described(model, rollout, options)
         level = 1 if adapter else options.sleep_level
         settings = {
@@ -103,6 +108,7 @@ class VllmBackend(EngineBackend):
             "preloaded": PRELOADED if device == "cuda" else (),
             "experts": recorded_experts(model, rollout),
             "bitwise": options.bitwise,
+            "reads_images": reads_images(model),
         }
         environment = engine_environment(model, options, device)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -121,7 +127,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "dtype": str(compute_dtype(model, device)).removeprefix("torch."),
         "trust_remote_code": model.trust_remote_code,
         "load_format": "dummy" if dummy else "auto",
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not reads_images(model),  # vLLM's processors of images need a tokenizer
         "generation_config": "vllm",
         "worker_extension_cls": "corerl_vllm_engine.worker.Worker",
         "scheduler_cls": "corerl_vllm_engine.scheduler.make",
@@ -134,6 +140,9 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     }
     if options.quantization != "none":
         arguments |= FP8
+    if reads_images(model):
+        arguments["mm_processor_cache_gb"] = 0  # pixels come from files, not from vLLM's processor
+        arguments["limit_mm_per_prompt"] = {"video": 0}  # or the start measures the longest video
     if rollout.record:
         arguments["max_logprobs"] = max(20, rollout.top_k, rollout.val_kwargs.top_k, rollout.top_log_probs)
     if COLUMN in rollout.record:

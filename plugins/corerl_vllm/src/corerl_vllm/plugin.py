@@ -15,6 +15,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "vllm",
         "corerl_vllm.backend:VllmBackend",
         options="corerl_vllm.options:VllmOptions",
+        columns=("images",),
         records=("experts", "kept_tokens", "top_log_probs"),
         adapters=True,
         starts_beside_models=True,

@@ -23,6 +23,10 @@ async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
     """Start the engine; returns when it can generate. Replicas start at the same time."""
     if settings.get("preloaded"):
         cores.fork_from_server()
+    if settings.get("reads_images"):
+        from corerl_vllm_engine import images
+
+        settings["engine_args"] = images.engine_arguments() | settings["engine_args"]
     configs = [_config(settings) for _ in range(settings["replicas"])]
     if len(configs) == 1:
         return await _prepared(_engine(configs[0]), settings)
@@ -51,6 +55,7 @@ async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=arguments)
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     made = VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
+    made.reads_images = settings.get("reads_images", False)
     made.adapter = REQUEST if adapter else None
     return made
 
@@ -61,6 +66,7 @@ class VllmEngine:
     dead = EngineDeadError
     adapter: Any = None
     """of every sample"""
+    reads_images = False
 
     def __init__(
         self,
@@ -110,7 +116,7 @@ class VllmEngine:
         return self._load
 
     async def generate(self, sample: Any) -> None:
-        prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}
+        prompt = _prompt(sample.asked)
         likely = self._recording.reported(sample.asked, self.vocabulary)
         params = sampling_params(sample, likely)
         async for output in self._engine.generate(prompt, params, sample.engine_id, lora_request=self.adapter):
@@ -153,6 +159,8 @@ class VllmEngine:
         sent = {name: state.external_req_id for name, state in states.items()}
         # with what runs (True), vLLM would keep all prefixes
         reset = await self._answer(self._engine.engine_core.call_utility_async("reset_prefix_cache", True, False))
+        if self.reads_images:  # outputs of the tower before the update
+            await self._answer(self._engine.engine_core.call_utility_async("reset_encoder_cache"))
         counts = {} if isinstance(reset, bool) else reset
         tokens = {external: counts.get(name) for name, external in sent.items()}  # None: ended, its output is under way
         return sorted({name for each in lacking for name in each}), tokens
@@ -177,6 +185,14 @@ class VllmEngine:
         while not (await asyncio.wait([task], timeout=1))[0]:
             await self._engine.check_health()
         return task.result()
+
+
+def _prompt(asked: dict[str, Any]) -> Any:
+    if not asked.get("images"):
+        return {"prompt_token_ids": asked["prompt_ids"]}
+    from corerl_vllm_engine.images import prompt_with
+
+    return prompt_with(asked["prompt_ids"], asked["images"])
 
 
 def load_of(stats: Any, room: int) -> dict[str, float]:

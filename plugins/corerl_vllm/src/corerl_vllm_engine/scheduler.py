@@ -49,7 +49,12 @@ PREEMPTED = "corerl_preempted"
 
 def make(**arguments: Any) -> Any:
     """The factory that vLLM calls as its ``scheduler_cls``."""
-    asynchronous = arguments["vllm_config"].scheduler_config.async_scheduling
+    config = arguments["vllm_config"]
+    if config.model_config.is_multimodal_model:
+        from corerl_vllm_engine.images import read_in_core
+
+        read_in_core(config.model_config)
+    asynchronous = config.scheduler_config.async_scheduling
     return (GatheringAsyncScheduler if asynchronous else GatheringScheduler)(**arguments)
 
 

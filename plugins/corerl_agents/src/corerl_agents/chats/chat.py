@@ -5,18 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from corerl.contracts.agents import ChatReply, Model, Sampled
 from corerl.contracts.token_columns import TokenValues
-from corerl.contracts.tokenizers import MediaTokenizer
 from corerl.data import Message
-from corerl.errors import DataError
-from corerl_agents.chats.messages import images_of, reasoning_of
+from corerl_agents.chats.messages import reasoning_of
 from corerl_agents.chats.record import Record, Request, Turn
 from corerl_agents.chats.templates import Templates
 from corerl_agents.parsing import Parsed
-from corerl_agents.turns import PROBE, THOUGHT, stand_in
+from corerl_agents.turns import PROBE, THOUGHT, images_of, joined, stand_in
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,7 @@ class EpisodeChat:
     ) -> ChatReply:
         """See :meth:`corerl.contracts.agents.Model.chat`."""
         request = Request.read(messages, tools)
+        self._templates.turns.check_images(images_of(request.messages))
         prompt = self._prompt(request)
         ids = [*prompt.known, *prompt.read]
         media = {} if prompt.media is None else {"media": prompt.media}
@@ -87,7 +84,7 @@ class EpisodeChat:
             self.rewritten += 1
         templates = self._templates
         text = templates.turns.render([templates.shown(message) for message in request.messages], request.tools)
-        ids, media = self._encode(text, images_of(request.messages), inside=False)
+        ids, media = templates.turns.encode(text, images_of(request.messages), inside=False)
         return Prompt(None, [], ids, text, media)
 
     def _continued(self, request: Request, turn: Turn) -> Prompt | None:
@@ -102,21 +99,9 @@ class EpisodeChat:
             return None
         after = turns.behind(text, turn.sampled[-1], calls=bool(turn.reply.get("tool_calls")))
         known = turn.token_ids()
-        ids, media = self._encode(after, images_of(request.messages[turn.length :]), inside=True)
-        return Prompt(turn, known, ids, text, None if media is None else _joined(turn.media or {}, media, known, ids))
-
-    def _encode(
-        self, text: str, images: list[str], *, inside: bool
-    ) -> tuple[tuple[int, ...], Mapping[str, TokenValues] | None]:
-        """Token ids of a part of the chat's text, and their media; None: the tokenizer knows no media."""
-        turns = self._templates.turns
-        if isinstance(turns.tokenizer, MediaTokenizer):
-            media = {"images": images} if images else {}
-            ids, columns = turns.tokenizer.encode_media(text, media, "a chat", inside=inside)
-            return tuple(ids), columns
-        if images:
-            raise DataError("a chat has an image, and the model reads text alone")
-        return turns.encode_inside(text) if inside else tuple(turns.tokenizer.encode([text])[0]), None
+        ids, media = turns.encode(after, images_of(request.messages[turn.length :]), inside=True)
+        whole = None if media is None else joined(turn.media or {}, media, len(known), len(ids))
+        return Prompt(turn, known, ids, text, whole)
 
     def _parse(
         self, sampled: Sampled, prompt: Prompt, tools: Sequence[Mapping[str, Any]], stop: Sequence[str]
@@ -170,15 +155,3 @@ def _begins(text: str, turn: Turn) -> bool:
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _joined(
-    media: Mapping[str, TokenValues], further: Mapping[str, TokenValues], known: Sequence[int], read: Sequence[int]
-) -> dict[str, TokenValues]:
-    """The media of a conversation's ``known`` tokens, some of its first ones' given, and of those ``read`` then."""
-    joined = {}
-    for name in {**media, **further}:
-        none = TokenValues((media.get(name) or further[name]).values[:0], np.zeros(0, np.int32))
-        before, after = media.get(name, none), further.get(name, none)
-        joined[name] = before.widened(len(known) - len(before)).joined(after.widened(len(read) - len(after)))
-    return joined

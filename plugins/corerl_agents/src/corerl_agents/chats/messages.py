@@ -74,12 +74,6 @@ def _part(part: Any, place: int) -> dict[str, str]:
     raise DataError(f"message {place} of a chat has a part of type {kind!r}: chats of agents take text and images")
 
 
-def images_of(messages: Sequence[Message]) -> list[str]:
-    """The images in messages, in order."""
-    contents = [message["content"] for message in messages if not isinstance(message["content"], str)]
-    return [part["image"] for content in contents for part in content if part["type"] == "image"]
-
-
 def digests(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
     """One digest for each number of first messages, 0 included: of equal chats with equal tools it is equal.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from corerl.contracts.agents import ChatReply
-from corerl_gateway.dialects.content import call, calls_of, chosen_tools, content_text, function_tools
+from corerl_gateway.dialects.content import call, calls_of, chosen_tools, content, content_text, function_tools
 from corerl_gateway.dialects.exchange import MOST_SAMPLES, ChatExchange, event, is_cut, new_id
 from corerl_gateway.dialects.log_probs import token_log_probs
 from corerl_gateway.errors import ApiError, invalid
@@ -109,7 +109,8 @@ def read_message(fields: Fields) -> dict[str, Any]:
     role = fields.text("role")
     if role not in ROLES:
         raise invalid(fields.path("role"), f"one of {', '.join(ROLES)}")
-    message: dict[str, Any] = {"role": ROLES[role], "content": content_text(fields)}
+    read = content_text if role == "assistant" else content
+    message: dict[str, Any] = {"role": ROLES[role], "content": read(fields)}
     if role == "assistant":
         if calls := [_read_call(each) for each in fields.items("tool_calls")]:
             message["tool_calls"] = calls

@@ -10,6 +10,9 @@ from corerl_gateway.fields import Fields
 TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """type of a part -> the field with its text"""
 
+IMAGES = ("image_url", "input_image", "image")
+"""types of parts with an image: chat completions', Responses', Messages'"""
+
 
 def content_text(fields: Fields, name: str = "content") -> str | None:
     """A text, or parts of one, as one text; None if it is left out.
@@ -23,10 +26,61 @@ def content_text(fields: Fields, name: str = "content") -> str | None:
     return "".join(_part_text(part) for part in fields.items(name))
 
 
+def content(fields: Fields, name: str = "content") -> str | list[dict[str, str]] | None:
+    """As :func:`content_text`; with an image, a list of parts of text and images.
+
+    Raises:
+        ApiError: a part is neither, or an image is no data URL.
+    """
+    value = fields.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    return joined([read_part(part) for part in fields.items(name)])
+
+
+def joined(parts: list[dict[str, str]]) -> str | list[dict[str, str]]:
+    """The content with these parts: one text, if none is an image."""
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def read_part(part: Fields) -> dict[str, str]:
+    """A part of a content, as text or image.
+
+    Raises:
+        ApiError: it is neither, or an image is no data URL.
+    """
+    kind = part.text("type", "text")
+    if kind in IMAGES:
+        return {"type": "image", "image": _image_url(part, kind)}
+    return {"type": "text", "text": _part_text(part)}
+
+
+def _image_url(part: Fields, kind: str) -> str:
+    """The data URL of an image, which is decoded where the chat is encoded."""
+    if kind == "image":
+        source = part.inner("source")
+        if source is None:
+            raise invalid(part.path("source"), "an object")
+        if source.text("type") == "base64":
+            return f"data:{source.text('media_type')};base64,{source.text('data')}"
+        owner, name = source, "url"
+    else:
+        if part.get("file_id") is not None:
+            raise unsupported(part.path("file_id"), "send the image as a data URL")
+        inner = part.inner("image_url") if isinstance(part.get("image_url"), dict) else None
+        owner, name = (part, "image_url") if inner is None else (inner, "url")
+    url = owner.text(name)
+    if not url.startswith("data:image/"):
+        raise invalid(owner.path(name), "a data URL, data:image/…;base64,…: no image is fetched from a network")
+    return url
+
+
 def _part_text(part: Fields) -> str:
     kind = part.text("type", "text")
     if kind not in TEXTS:
-        raise unsupported(part.path("type"), f"the policy reads text alone, not '{kind}'")
+        raise unsupported(part.path("type"), f"the policy reads text and images here, not '{kind}'")
     return part.text(TEXTS[kind])
 
 

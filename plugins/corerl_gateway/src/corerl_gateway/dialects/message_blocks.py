@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from corerl_gateway.dialects.content import call, content_text
+from corerl_gateway.dialects.content import call, content, content_text, joined, read_part
 from corerl_gateway.errors import invalid, unsupported
 from corerl_gateway.fields import Fields
 from corerl_gateway.sessions import Session
@@ -54,15 +54,17 @@ def _arguments(block: Fields, session: Session) -> str:
 
 def _read_user(blocks: list[Fields]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
+    said: list[dict[str, str]] = []
     for block in blocks:
-        kind = block.text("type")
-        if kind == "tool_result":
-            content = content_text(block) or ""
-            messages.append({"role": "tool", "content": content, "tool_call_id": block.text("tool_use_id")})
-        elif kind != "text":
-            raise unsupported(block.path("type"), f"the policy reads text alone, not '{kind}'")
-        elif messages and messages[-1]["role"] == "user":
-            messages[-1]["content"] += block.text("text")
+        if block.text("type") == "tool_result":
+            messages += _user(said)
+            said = []
+            answer = content(block) or ""
+            messages.append({"role": "tool", "content": answer, "tool_call_id": block.text("tool_use_id")})
         else:
-            messages.append({"role": "user", "content": block.text("text")})
-    return messages
+            said.append(read_part(block))
+    return messages + _user(said)
+
+
+def _user(parts: list[dict[str, str]]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": joined(parts)}] if parts else []

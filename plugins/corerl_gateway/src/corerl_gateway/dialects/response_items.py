@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corerl_gateway.dialects.chat_completions import ROLES
-from corerl_gateway.dialects.content import call, content_text
+from corerl_gateway.dialects.content import call, content, content_text
 from corerl_gateway.errors import invalid, unsupported
 from corerl_gateway.fields import Fields
 
@@ -31,7 +31,7 @@ def _read_item(item: Fields, messages: list[dict[str, Any]]) -> None:
         made = call(item.text("call_id"), item.text("name"), item.text("arguments"))
         turn["tool_calls"] = [*turn.get("tool_calls", ()), made]
     elif kind == "function_call_output":
-        output = content_text(item, "output")
+        output = content(item, "output")
         messages.append({"role": "tool", "content": output or "", "tool_call_id": item.text("call_id")})
     elif kind == "reasoning":
         parts = list(item.items("content")) or list(item.items("summary"))
@@ -45,13 +45,13 @@ def _read_message(item: Fields, messages: list[dict[str, Any]]) -> None:
     role = item.text("role")
     if role not in ROLES or role == "tool":
         raise invalid(item.path("role"), "one of system, developer, user, assistant")
-    text = content_text(item)
-    if text is None:
+    said = content_text(item) if role == "assistant" else content(item)
+    if said is None:
         raise invalid(item.path("content"), "a text or a list of parts")
     if role == "assistant":
-        _turn(messages, "content")["content"] = text
+        _turn(messages, "content")["content"] = said
     else:
-        messages.append({"role": ROLES[role], "content": text})
+        messages.append({"role": ROLES[role], "content": said})
 
 
 ORDER = ("reasoning_content", "content", "tool_calls")
