@@ -10,13 +10,15 @@ from corerl.cli.common import plugin_options
 from corerl.terminal import echo
 
 if TYPE_CHECKING:
-    from corerl_simulate.report import Row
+    pass
 
 
 @click.command()
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--gpus", type=click.IntRange(min=1), help="Compare layouts of this many GPUs; default: the config's own.")
+@click.option(
+    "--gpus", type=click.IntRange(min=1), help="Compare layouts of this many GPUs; default: the config's own."
+)
 @click.option("--lengths", help="Tokens of responses: a number, lognormal:MEAN:SIGMA, or rollouts/ of an earlier run.")
 @click.option("--prompt-tokens", type=click.IntRange(min=1), help="Tokens of a prompt; default: half of the longest.")
 @click.option("--max-staleness", type=click.IntRange(min=0), default=1, show_default=True, help="Oldest weights tried.")

@@ -184,7 +184,7 @@ class TrainingCost:
         moved = size.bytes * size.layers * width * tokens + BYTES_PER_LOGIT * size.vocabulary * outputs
         seconds = times * flops / (gpu.matrix_tflops * 1e12)
         seconds += passes * (1 if trainers.compiled else training.eager) * moved / (gpu.terabytes * 1e12)
-        left = training.tensor_parallel ** math.log2(trainers.tensor)
+        left: float = training.tensor_parallel ** math.log2(trainers.tensor)
         return seconds / (trainers.tensor * left * trainers.pipeline * trainers.context)
 
     def _gathering(self, *, is_update: bool) -> float:

@@ -73,7 +73,5 @@ class Engines:
         return total(self.engines)
 
 
-def _at(
-    finished: Callable[[int, list[Completion]], None], position: int
-) -> Callable[[list[Completion]], None]:
+def _at(finished: Callable[[int, list[Completion]], None], position: int) -> Callable[[list[Completion]], None]:
     return lambda completions: finished(position, completions)

@@ -146,9 +146,35 @@ def layouts(
     has_share = "gpu_memory_utilization" in _options(builder.parts)
     for placed in _placements(gpus, table.links.gpus_per_node, max_staleness if has_share else 0, mps=mps):
         for divided in _divisions(values, builder.parts, sizes["actor"], plugins):
-            found.append(_look({**placed, **divided}, builder, sizes, table, (prompt, response)))
+            if not _divides(placed, divided):
+                continue
+            looked = _look({**placed, **divided}, builder, sizes, table, (prompt, response))
+            sharded = {**divided["actor.strategy"], "shard_gradients": True}
+            if isinstance(looked, Refused) and sharded["name"] == "fsdp":
+                chosen = {**placed, **divided, "actor.strategy": sharded}
+                looked = _look(chosen, builder, sizes, table, (prompt, response))
+            found.append(looked)
     fitting = sorted((each for each in found if isinstance(each, Layout)), key=lambda each: each.about)
-    return [*fitting, *(each for each in found if isinstance(each, Refused))]
+    return [*_varied(fitting), *(each for each in found if isinstance(each, Refused))]
+
+
+def _varied(fitting: Sequence[Layout]) -> list[Layout]:
+    """The fastest of every placement first, then the others: the closed form does not know the stream."""
+    first: dict[tuple[int, int], Layout] = {}
+    for each in fitting:
+        first.setdefault((each.job.engines.gpus, each.job.config.trainer.max_staleness), each)
+    leading = list(first.values())
+    return [*leading, *(each for each in fitting if all(each is not other for other in leading))]
+
+
+def _divides(placed: Values, divided: Values) -> bool:
+    """Whether GPUs can be divided so."""
+    training = max(1, placed["runtime.nnodes"] * placed["runtime.n_gpus_per_node"])
+    own = placed["rollout.nnodes"] * placed["rollout.n_gpus_per_node"]
+    strategy, tensor = divided["actor.strategy"], divided["rollout.tensor_model_parallel_size"]
+    names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    ranks = math.prod(strategy.get(name, 1) for name in names)
+    return bool(training % ranks == 0 and (own or training) % tensor == 0)
 
 
 def own_layout(
@@ -193,13 +219,11 @@ def _placements(gpus: int, per_node: int, max_staleness: int, *, mps: bool) -> I
             }
 
 
-def _divisions(
-    values: Mapping[str, Any], parts: Parts, size: ModelSize, plugins: Plugins
-) -> Iterator[dict[str, Any]]:
+def _divisions(values: Mapping[str, Any], parts: Parts, size: ModelSize, plugins: Plugins) -> Iterator[dict[str, Any]]:
     """How models are divided."""
     given = _part(values, "actor", "strategy", "torch")
     packed = {"name": "fsdp"} if given["name"] != "fsdp" else given
-    strategies = [packed, {**packed, "shard_gradients": True}]
+    strategies = [packed]
     own = given if given["name"] == "megatron" else {"name": "megatron"}
     if "megatron" in plugins.registries.training_strategies:
         for tensor in SIZES:

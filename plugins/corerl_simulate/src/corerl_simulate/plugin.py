@@ -13,5 +13,5 @@ def register_commands(register: "Register[Command]") -> None:
     register(
         "simulate",
         "corerl_simulate.command:simulate",
-        summary="Simulate steps on N GPUs, and name the fastest layout that fits.",
+        summary="Simulate steps on N GPUs: the fastest layout.",
     )

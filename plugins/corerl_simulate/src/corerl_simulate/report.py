@@ -9,7 +9,7 @@ from typing import Any
 from corerl.cli.common import read_train_values
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
-from corerl.errors import RequestError, RunError
+from corerl.errors import RunError
 from corerl.registry.parts import resolve_parts
 from corerl_check import model_size
 from corerl_simulate.job import needs
@@ -21,6 +21,10 @@ from corerl_tools.common import table as text_table
 
 SAMPLE = 4096
 """lengths whose mean is taken"""
+HEAD = (
+    *("layout (trainers, engines)", "staleness", "step s", "tokens/s/GPU", "idle: engines", "trainers"),
+    *("GiB: training", "generation", "controller s"),
+)
 SIGMA = 0.8
 """of the log-normal distribution that is assumed if nothing is known of lengths"""
 
@@ -99,9 +103,7 @@ def compared(
     parts = resolve_parts(config, plugins.registries)
     paths = {"actor": None, "ref": config.ref.path, "critic": config.critic.path}
     models = {role: dataclasses.replace(config.model, path=paths[role] or config.model.path) for role in needs(parts)}
-    sizes = {
-        role: model_size(model, "cuda", "value" if role == "critic" else "lm") for role, model in models.items()
-    }
+    sizes = {role: model_size(model, "cuda", "value" if role == "critic" else "lm") for role, model in models.items()}
     assumed = list(_assumed(config, lengths, prompt))
     drawn = _lengths(config, lengths)
     prompt = prompt or max(1, config.data.max_prompt_length // 2)
@@ -128,7 +130,7 @@ def compared(
         )
     fitting = [each for each in found if isinstance(each, Layout)]
     refused = [each for each in found if isinstance(each, Refused)]
-    rows = []
+    rows: list[Row] = []
     for layout in fitting:
         if len(rows) == most:
             break
@@ -167,9 +169,7 @@ def printed(found: Comparison) -> Iterator[str]:
         yield from (f"refused: {reason}" for reason in reasons(found.refused)[:8])
         return
     yield f"\n{len(found.rows)} of {found.fitting} layouts that fit, simulated; {len(found.refused)} refused"
-    head = ("layout (trainers, engines)", "staleness", "step s", "tokens/s/GPU", "idle: engines", "trainers")
-    head += ("GiB: training", "generation", "controller s")
-    yield text_table([head, *(_cells(row) for row in found.rows)])
+    yield text_table([HEAD, *(_cells(row) for row in found.rows)])
     best = found.rows[0]
     yield "\nparts of the fastest, seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in best.step.parts.items())
     yield "\ncorerl train CONFIG " + " ".join(_quoted(each) for each in best.layout.overrides())

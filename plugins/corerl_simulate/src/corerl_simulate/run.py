@@ -30,7 +30,6 @@ from corerl_simulate.lengths import Lengths
 from corerl_simulate.table import Table
 from corerl_simulate.virtual_time import VirtualTime
 
-
 PIECES = 50
 """of a part of training, after each of which the engines are looked at"""
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
+import yaml  # type: ignore[import-untyped]
+from omegaconf import OmegaConf
 
 from corerl.errors import RequestError
 
@@ -178,9 +179,7 @@ def read_table(given: str) -> Table:
     if not path.is_file():
         known = ", ".join(sorted(each.stem for each in TABLES.glob("*.yaml")))
         raise RequestError(f"--table {given}: no such table or file; tables: {known}")
-    values = yaml.safe_load(path.read_text())
-    if not isinstance(values, dict):
-        raise RequestError(f"{path}: must be a mapping")
+    values = read_mapping(path)
     values.pop("sources", None)
     engines = values.pop("engines", None)
     if not isinstance(engines, dict) or not engines:
@@ -188,9 +187,24 @@ def read_table(given: str) -> Table:
     parts = {"gpu": Gpu, "links": Links, "training": Training, "exchange": Exchange, "overlap": Overlap}
     if unknown := sorted(values.keys() - parts.keys() - {"name"}):
         raise RequestError(f"{path}: unknown key '{unknown[0]}'; known: name, engines, sources, {', '.join(parts)}")
-    built = {name: _build(kind, values.get(name), f"{path}: {name}") for name, kind in parts.items()}
+    built: dict[str, Any] = {name: _build(kind, values.get(name), f"{path}: {name}") for name, kind in parts.items()}
     named = {name: _build(Engine, each, f"{path}: engines.{name}") for name, each in engines.items()}
     return Table(name=str(values.get("name", path.stem)), engines=named, **built)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        RequestError: it is none.
+    """
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, yaml.YAMLError) as error:
+        raise RequestError(f"{path}: no YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise RequestError(f"{path}: must be a mapping")
+    return {str(key): value for key, value in values.items()}
 
 
 def _build(kind: type[T], values: Any, where: str) -> T:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from corerl.cli.common import read_train_values
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
@@ -15,7 +13,7 @@ from corerl_check import ModelSize
 from corerl_simulate.job import job_of, needs
 from corerl_simulate.lengths import Lengths, LogNormal, lengths_of
 from corerl_simulate.run import Step, simulate
-from corerl_simulate.table import Table, read_table
+from corerl_simulate.table import Table, read_mapping, read_table
 
 MEASURED = Path(__file__).parent / "measured"
 DRAWN = LogNormal(200.0, 0.6, whole_groups=True)
@@ -68,10 +66,10 @@ def shape(values: Mapping[str, Any]) -> ModelSize:
     )
 
 
-def compare(table: Table | None = None, name: str = "h200") -> Iterator[Compared]:
-    """All measured steps of a file in ``MEASURED``."""
+def compare(table: Table | None = None, name: str = "h200", steps: int = 2) -> Iterator[Compared]:
+    """All measured steps of a file in ``MEASURED`` beside the mean of ``steps`` simulated ones."""
     table = table or read_table(name)
-    values = yaml.safe_load((MEASURED / f"{name}.yaml").read_text())
+    values = read_mapping(MEASURED / f"{name}.yaml")
     for case in values["steps"]:
         setting = values["settings"][case["setting"]]
         overrides = ["model.path=none", *values["base"], *setting["overrides"], *case.get("overrides", ())]
@@ -81,5 +79,5 @@ def compare(table: Table | None = None, name: str = "h200") -> Iterator[Compared
         size = shape(values["shapes"][case["shape"]])
         job = job_of(config, parts, dict.fromkeys(needs(parts), size), table)
         lengths: Lengths = DRAWN if setting["lengths"] == "drawn" else lengths_of(setting["lengths"])
-        step = simulate(job, lengths, setting["prompt"], table, steps=2, mps=case.get("mps", True))
+        step = simulate(job, lengths, setting["prompt"], table, steps=steps, mps=case.get("mps", True))
         yield Compared(case["name"], case["source"], case.get("beside", ""), case["measured"], step)
