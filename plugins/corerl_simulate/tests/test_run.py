@@ -95,7 +95,7 @@ def test_ranks_wait_for_the_longest_rows() -> None:
 
 def test_measured_steps_are_simulated_to_15_percent() -> None:
     """Those that are not have a known reason, which docs/simulate.md names."""
-    found = list(compare(steps=1))
+    found = list(compare())
     assert len(found) == 36
     far = {each.name: round(each.ratio, 2) for each in found if not each.beside and abs(each.ratio - 1) > 0.15}
     assert far == {}

@@ -66,8 +66,11 @@ def shape(values: Mapping[str, Any]) -> ModelSize:
     )
 
 
-def compare(table: Table | None = None, name: str = "h200", steps: int = 2) -> Iterator[Compared]:
-    """All measured steps of a file in ``MEASURED`` beside the mean of ``steps`` simulated ones."""
+def compare(table: Table | None = None, name: str = "h200") -> Iterator[Compared]:
+    """All measured steps of a file in ``MEASURED`` beside simulated ones.
+
+    Means of three steps with staleness, which differ from each other; without, one step.
+    """
     table = table or read_table(name)
     values = read_mapping(MEASURED / f"{name}.yaml")
     for case in values["steps"]:
@@ -79,5 +82,6 @@ def compare(table: Table | None = None, name: str = "h200", steps: int = 2) -> I
         size = shape(values["shapes"][case["shape"]])
         job = job_of(config, parts, dict.fromkeys(needs(parts), size), table)
         lengths: Lengths = DRAWN if setting["lengths"] == "drawn" else lengths_of(setting["lengths"])
+        steps = 3 if config.trainer.max_staleness else 1
         step = simulate(job, lengths, setting["prompt"], table, steps=steps, mps=case.get("mps", True))
         yield Compared(case["name"], case["source"], case.get("beside", ""), case["measured"], step)
