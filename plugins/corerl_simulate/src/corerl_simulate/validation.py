@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corerl.cli.common import read_train_values
 from corerl.config import typed
+from corerl.config.load import read
 from corerl.contracts.config import TrainConfig
+from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl_check import ModelSize
 from corerl_simulate.job import job_of, needs
@@ -73,11 +74,11 @@ def compare(table: Table | None = None, name: str = "h200") -> Iterator[Compared
     """
     table = table or read_table(name)
     values = read_mapping(MEASURED / f"{name}.yaml")
+    plugins = load_plugins()
     for case in values["steps"]:
         setting = values["settings"][case["setting"]]
         overrides = ["model.path=none", *values["base"], *setting["overrides"], *case.get("overrides", ())]
-        read, plugins = read_train_values(None, overrides)
-        config = typed.build(TrainConfig, read)
+        config = typed.build(TrainConfig, read(TrainConfig, None, overrides))
         parts = resolve_parts(config, plugins.registries)
         size = shape(values["shapes"][case["shape"]])
         job = job_of(config, parts, dict.fromkeys(needs(parts), size), table)
