@@ -23,7 +23,7 @@ from corerl_tools.check import memory
 SIZES = (1, 2, 4, 8)
 """of tensor and pipeline parallelism that are tried"""
 SMALL = 3_000_000_000
-"""parameters up to which two engines on one GPU are tried"""
+"""parameters up to which a processor sets an engine's pace: two engines on a GPU, and engines beside training, are tried"""
 BESIDE_SHARE = 0.25
 """of the memory of a GPU, for an engine that generates beside training"""
 OWN_SHARE = 0.85
@@ -144,6 +144,7 @@ def layouts(
     found: list[Layout | Refused] = []
     builder = Builder(values, plugins)
     has_share = "gpu_memory_utilization" in _options(builder.parts)
+    mps = mps and sizes["actor"].parameters <= SMALL  # an engine that fills the GPU leaves no time to share
     for placed in _placements(gpus, table.links.gpus_per_node, max_staleness if has_share else 0, mps=mps):
         for divided in _divisions(values, builder.parts, sizes["actor"], plugins):
             if not _divides(placed, divided):
