@@ -23,7 +23,7 @@ from corerl_tools.check import memory
 SIZES = (1, 2, 4, 8)
 """of tensor and pipeline parallelism that are tried"""
 SMALL = 3_000_000_000
-"""parameters up to which a processor sets an engine's pace: two engines on a GPU, and engines beside training, are tried"""
+"""parameters up to which a processor sets the pace: two engines on a GPU, and engines beside training, are tried"""
 BESIDE_SHARE = 0.25
 """of the memory of a GPU, for an engine that generates beside training"""
 OWN_SHARE = 0.85
