@@ -10,6 +10,7 @@ SHARED = {
     "corerl_check",
     "corerl_engines",
     "corerl_gateway",
+    "corerl_simulate",
     "corerl_supervised",
     "corerl_testing",
     "corerl_tinker",
