@@ -76,7 +76,8 @@ class Strategy:
 
     def forward(self, batch: Experience, wanted: Collection[Any]) -> TokenOutputs:
         shape = batch.response_mask.shape
-        return TokenOutputs(**{name: torch.full(shape, -1.0) for name in wanted})
+        outputs: dict[str, Any] = {name: torch.full(shape, -1.0) for name in wanted}
+        return TokenOutputs(**outputs)
 
     def update(self, mini_batch: Experience, objective: Any) -> dict[str, Mean]:
         return {"grad_norm": Mean(1.0, 1.0), "lr": Mean(1.0, 1.0)}

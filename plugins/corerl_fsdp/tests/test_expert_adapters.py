@@ -23,7 +23,7 @@ from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 from corerl_testing.tiny_model import tiny_model
 from corerl_testing.training_reference import OPTIM, batch, copied_weights, split_rows, step
-from corerl_torch import experts, lora
+from corerl_torch import expert_adapters, lora
 from corerl_torch.weights import as_in_files
 
 SIZES = {
@@ -173,7 +173,7 @@ def test_experts_of_a_model_without_them_and_attention_alone():
         lora.insert(AutoModelForCausalLM.from_pretrained(tiny_model()), model)
     mixture = AutoModelForCausalLM.from_config(QWEN)
     lora.insert(mixture, ModelConfig("m", lora_rank=2, target_modules=["q_proj", "o_proj"]))
-    assert len(lora.parameters(mixture)) == 8 and not experts.wrapped(mixture)
+    assert len(lora.parameters(mixture)) == 8 and not expert_adapters.wrapped(mixture)
 
 
 @pytest.mark.skipif(os.environ.get("CORERL_EVERY_COMBINATION") != "1", reason="set CORERL_EVERY_COMBINATION=1")

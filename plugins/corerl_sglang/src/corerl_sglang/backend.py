@@ -20,7 +20,7 @@ from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_sglang.options import TESTED, SglangOptions
 from corerl_sglang_engine.requests import KEEPS, UNUSED_POSITIONS
-from corerl_torch.experts import EXPERTS
+from corerl_torch.expert_adapters import EXPERTS
 from corerl_torch.routers import COLUMN
 
 KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)

@@ -28,7 +28,7 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.files import read_text, reading, reading_file
 from corerl.models import compute_dtype
-from corerl_torch import experts
+from corerl_torch import expert_adapters
 from corerl_torch.loading import own_random_state
 
 ADAPTER = "default"
@@ -88,7 +88,7 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
     from peft import inject_adapter_in_model
     from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
 
-    experts.check(config)
+    expert_adapters.check(config)
 
     _PLACES.pop(model, None)
     place = next(model.parameters()).device
@@ -102,11 +102,11 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
     layers: list[tuple[str, Any]] = [
         (name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)
     ]
-    if experts.asked(config) != any(isinstance(layer, ParamWrapper) for _, layer in layers):
-        raise ConfigError("model.target_modules", experts.mismatch(config))
+    if expert_adapters.asked(config) != any(isinstance(layer, ParamWrapper) for _, layer in layers):
+        raise ConfigError("model.target_modules", expert_adapters.mismatch(config))
     for name, layer in layers:
         if type(layer) is ParamWrapper:
-            experts.check_rank(name, layer, config.lora_rank)
+            expert_adapters.check_rank(name, layer, config.lora_rank)
             continue
         if type(layer) is not Linear:
             advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
@@ -156,13 +156,13 @@ Wholes = Callable[[Sequence[Tensor], torch.dtype | None], list[Tensor]]
 
 def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
     """Every weight of the plain model under its name, in ``dtype``, with adapters, if any, merged in float32."""
-    stacks = experts.wrapped(model)
+    stacks = expert_adapters.wrapped(model)
     for name, parameter in model.named_parameters():
         owner, plain = name.removesuffix(".base_layer.weight"), name.replace(".base_layer", "")
         if plain in stacks:
             layer = stacks[plain]
             left, right = (whole(each[ADAPTER].weight, torch.float32) for each in (layer.lora_B, layer.lora_A))
-            yield plain, cast(experts.merge(layer, whole(parameter, torch.float32), left, right), dtype)
+            yield plain, cast(expert_adapters.merge(layer, whole(parameter, torch.float32), left, right), dtype)
         elif owner != name:
             yield plain, cast(_merge(model.get_submodule(owner), whole), dtype)
         elif ".lora_" not in name:
@@ -290,7 +290,7 @@ def merged_files(folder: Path, model: ModelConfig, trained: Named) -> Named:
         yield from trained
         return
     factor = scale(facts)
-    adapters = experts.as_in_files(dict(trained), facts["lora_rank"], model)
+    adapters = expert_adapters.as_in_files(dict(trained), facts["lora_rank"], model)
     for name, base in _of_model(model):
         stem = name.removesuffix(".weight")
         left, right, magnitude = (
@@ -334,7 +334,7 @@ def _described(spec: StrategySpec) -> dict[str, Any]:
 def _peft_config(model: ModelConfig, *, value: bool) -> Any:
     from peft import LoraConfig
 
-    targets, parameters = experts.targets(model)
+    targets, parameters = expert_adapters.targets(model)
     return LoraConfig(
         base_model_name_or_path=model.path,
         task_type=None if value else "CAUSAL_LM",

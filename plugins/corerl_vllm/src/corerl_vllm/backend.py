@@ -19,7 +19,7 @@ from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
 from corerl_engines.quantization import check_quantization
 from corerl_torch import bitwise
-from corerl_torch.experts import EXPERTS
+from corerl_torch.expert_adapters import EXPERTS
 from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
 
