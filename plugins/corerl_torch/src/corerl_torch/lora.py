@@ -111,7 +111,8 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         if type(layer) is not Linear:
             advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
             raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
-    sides = [(min(layer.get_base_layer().weight.shape), name) for name, layer in layers if type(layer) is Linear]
+    linear: list[tuple[str, Any]] = [(name, layer.get_base_layer()) for name, layer in layers if type(layer) is Linear]
+    sides = [(min(base.in_features, base.out_features), name) for name, base in linear]
     smaller, name = max(sides, default=(config.lora_rank, ""))
     if config.lora_rank > smaller:  # of all: a gate of one row has a rank to spare, as with peft
         raise ConfigError(
