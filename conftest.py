@@ -1,9 +1,9 @@
-"""Four test processes on two cores: a thread each, and what takes longest first."""
+"""Five test processes on two cores: a thread each, and what takes longest first."""
 
 import gc
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,21 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups come first, then slow tests; with the short ones all processes end at the same time."""
     items.sort(key=_turn)
+    _skip_twins(items)
+
+
+def _skip_twins(items: Sequence[pytest.Item]) -> None:
+    """Of checks that start an interpreter, or an engine, for each entry of a kind, a distribution's first one runs."""
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        kind, _, check = item.name.partition("[")[2].removesuffix("]").partition("/")
+        place = item.path, kind
+        if check.endswith("/same_in_a_fresh_process") and not os.environ.get("CORERL_EVERY_TWIN"):
+            if place in seen:
+                item.add_marker(pytest.mark.skip(reason="another entry's: CORERL_EVERY_TWIN=1"))
+            seen.add(place)
+        if check == "vllm/another_engine" and not os.environ.get("CORERL_EVERY_ENGINE"):
+            item.add_marker(pytest.mark.skip(reason="starts another engine: CORERL_EVERY_ENGINE=1"))
 
 
 def _turn(item: pytest.Item) -> int:

@@ -36,8 +36,11 @@ from corerl.plugins import load_plugins
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_torch.supervised import SupervisedObjective
 
-BY_CLOCK = ("timing_s/", "timing_per_token_ms/", "perf/", "throughput/", "memory/", "engine/", "agent/seconds")
-"""prefixes of metrics that no two runs share"""
+BY_CLOCK = (
+    *("timing_s/", "timing_per_token_ms/", "perf/", "throughput/", "memory/", "engine/", "agent/seconds"),
+    *("rollout/kv_cache_usage/", "rollout/requests/"),
+)
+"""prefixes of metrics that no two runs share: times, and the load of an engine at the moments of its reports"""
 
 
 def requests_of(asked: argparse.Namespace, seed: int) -> list[GenerationRequest]:

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,8 @@ def main() -> None:
     parser.add_argument("--python", help="interpreter of the engine's environment")
     parser.add_argument("--samples", type=int, default=16, help="prompts, with 4 samples each")
     args = parser.parse_args()
-    model = ModelConfig(path=args.model, lora_rank=args.rank, lora_alpha=32)
+    weights: Any = "auto" if any(Path(args.model).glob("*.safetensors")) else "dummy"
+    model = ModelConfig(path=args.model, load_format=weights, lora_rank=args.rank, lora_alpha=32)
     spec = StrategySpec(model, args.device, MicroBatching(max_tokens=16384), OptimConfig())
     selected = load_plugins().registries.training_strategies.select(args.strategy, "--strategy")
     made, sends = selected.load()(spec), bool(args.backend and args.rank)

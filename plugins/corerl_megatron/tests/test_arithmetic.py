@@ -99,9 +99,10 @@ def test_layouts_that_divide_pass():
 
 
 def test_a_dtype_whose_loss_must_be_scaled_is_refused():
-    check_model(ModelConfig("m", dtype="bf16"))
+    options = MegatronOptions()
+    check_model(ModelConfig("m", dtype="bf16"), "actor.strategy", options)
     with pytest.raises(ConfigError, match=r"^model\.dtype: strategy megatron scales no loss, which fp16 needs"):
-        check_model(ModelConfig("m", dtype="fp16"))
+        check_model(ModelConfig("m", dtype="fp16"), "actor.strategy", options)
 
 
 def test_a_family_without_a_mapping_is_named_with_those_that_have_one():

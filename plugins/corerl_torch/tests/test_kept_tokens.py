@@ -36,8 +36,7 @@ def problem():
     return logits, targets, kept, torch.randn(3, 6, generator=generator)
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("temperature", "compiled"), [(0.6, False), (1.0, False), (0.6, True)])
 def test_values_and_gradients_are_those_of_the_distribution_over_the_kept_tokens(problem, temperature, compiled):
     logits, targets, kept, weights = problem
     ours, true = logits.clone().requires_grad_(), logits.double().requires_grad_()

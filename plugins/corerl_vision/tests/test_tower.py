@@ -20,7 +20,8 @@ from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.objective import PolicyObjective
-from corerl_fsdp.options import TorchOptions
+from corerl_fsdp.fsdp import FsdpStrategy
+from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_grpo.losses.vanilla import VanillaOptions, vanilla
 from corerl_hf.backend import HfBackend
@@ -29,6 +30,7 @@ from corerl_testing.training_reference import copied_weights
 from corerl_torch.families.vision import VISION
 from corerl_torch.media import images_of_rows, in_tower
 from corerl_torch.media_store import COLUMN
+from corerl_torch.supervised import SupervisedObjective
 from corerl_torch.weights import as_in_files
 from vision_families import FEW
 from vision_rows import EPS, batch, spec, updated
@@ -146,6 +148,24 @@ def test_an_exported_folder_is_a_whole_model(folder: Path, tmp_path: Path) -> No
     one, two = strategy.forward(rows, ["log_probs"]), SingleDeviceStrategy(again).forward(exported, ["log_probs"])
     assert one.log_probs is not None and two.log_probs is not None
     assert (one.log_probs - two.log_probs).abs().max() < 1e-5
+
+
+def test_the_angles_of_patches_stay_in_float32_also_in_layers_that_are_computed_again(model_folder: Any) -> None:
+    """FSDP casts the inputs of a layer, and not those of a layer that is computed again."""
+    folder = model_folder("qwen2_5_vl")
+    exact, rows = spec(folder), batch(folder)
+    model = dataclasses.replace(exact.model, dtype="bf16", enable_gradient_checkpointing=True)
+    strategy = FsdpStrategy(dataclasses.replace(exact, model=model), FsdpOptions())
+    seen: list[torch.dtype] = []
+
+    def note(module: Any, arguments: Any, named: Any) -> None:
+        seen.extend(angles.dtype for angles in named["position_embeddings"])
+
+    strategy.model.base_model.visual.blocks[0].register_forward_pre_hook(note, with_kwargs=True)
+    rows.advantages = torch.ones(rows.response_mask.shape)
+    rows.old_log_probs = rows.rollout_log_probs
+    strategy.update(rows, SupervisedObjective())
+    assert len(seen) > 2 and set(seen) == {torch.float32}
 
 
 @pytest.mark.skipif(not os.environ.get("CORERL_EVERY_COMBINATION"), reason="two ranks: CORERL_EVERY_COMBINATION=1")

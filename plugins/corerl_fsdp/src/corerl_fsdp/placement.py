@@ -5,6 +5,7 @@ which keep their shares, and then frees it. So beside its share no rank holds mo
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from corerl_torch import lora, ranks
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.experts.parallel import ExpertGroup
 from corerl_torch.loading import load_model
-from corerl_torch.media import freeze_tower
+from corerl_torch.media import freeze_tower, in_tower
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
 
@@ -97,8 +98,11 @@ def sharded_model(
                 reshard_after_forward=freed,
                 shard_placement_fn=lambda _: Shard(1),  # the first dimension is that of the experts
             )
+    as_given = replace(policy, cast_forward_inputs=False)  # the angles of patches are in float32, also if recomputed
+    towers = {module for name, module in model.named_modules() if in_tower(name)}
     for layer in decoder_layers(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        own = as_given if layer in towers else policy
+        fully_shard(layer, mesh=mesh, mp_policy=own, reshard_after_forward=reshard)
     fully_shard(token_model, mesh=mesh, mp_policy=policy)
     for module in token_model.modules():
         if isinstance(module, FSDPModule):
