@@ -117,7 +117,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3NextConfig",
         "Qwen3-Next-80B-A3B",
         {**RECURRENT, **SHARED_EXPERT},
-        {**NO_PACKING, **NOT_IN_VLLM, **DIVIDED},
+        {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         f"without flash-linear-attention {NO_SHARING}",
         ATTENTION,
     ),
@@ -170,14 +170,19 @@ FAMILIES: tuple[Family, ...] = (
             "attention_chunk_size": 4,
             "floor_scale": 64,
         },
-        NO_PACKING,
+        {**NO_PACKING, **NOT_IN_SGLANG},
         "transformers counts the positions of its layers without rotary embedding in the batch, not in the row, and "
         "its chunks of attention are in a mask alone",
         ATTENTION,
     ),
     Family("Mistral", "mistral", "MistralConfig", "Mistral-7B, Small", {"sliding_window": 4}),
     Family(
-        "Gemma 3", "gemma3_text", "Gemma3TextConfig", "Gemma 3 1B … 27B, text", {**WINDOWED, "query_pre_attn_scalar": 8}
+        "Gemma 3",
+        "gemma3_text",
+        "Gemma3TextConfig",
+        "Gemma 3 1B … 27B, text",
+        {**WINDOWED, "query_pre_attn_scalar": 8},
+        NOT_IN_SGLANG,
     ),
     Family(
         "Gemma 4",
@@ -194,6 +199,7 @@ FAMILIES: tuple[Family, ...] = (
             "vocab_size_per_layer_input": 259,
             "tie_word_embeddings": True,
         },
+        NOT_IN_SGLANG,
     ),
     Family("Phi-4", "phi3", "Phi3Config", "Phi-3, Phi-4, Phi-4-mini", {"sliding_window": 4}),
     Family(
@@ -202,7 +208,7 @@ FAMILIES: tuple[Family, ...] = (
         "GptOssConfig",
         "gpt-oss-20b, 120b",
         {**WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 131072},
-        {**NOT_IN_VLLM, **DIVIDED},
+        {**NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         "its sinks need the attention row by row, also on CUDA; weights are trained in bf16 or float32, not in MXFP4",
     ),
     Family("GLM-4", "glm4", "Glm4Config", "GLM-4-9B, 32B (0414)"),
@@ -243,7 +249,7 @@ FAMILIES: tuple[Family, ...] = (
             "qk_nope_head_dim": 8,
             "v_head_dim": 12,
         },
-        {**NOT_IN_VLLM, **DIVIDED},
+        {**NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         "the bias of its routers' scores moves by `router_bias_update_rate` alone; weights are trained in bf16 or "
         "float32, not in FP8",
         ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
