@@ -61,8 +61,8 @@ $(CLIENTS): plugins/corerl_gateway/tests/clients/requirements.txt
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
-# Five on the two cores of the machine that all must pass on: a third of their time they wait for processes and deadlines.
-TESTERS ?= 5
+# Two for each core of the machine that all must pass on: a third of their time they wait for processes and deadlines.
+TESTERS ?= 4
 
 # Where vLLM's CPU build or the clients cannot be had, their tests are skipped and say so.
 test:

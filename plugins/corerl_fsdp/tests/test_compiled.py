@@ -21,6 +21,7 @@ def uncompiled(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.skipif("CORERL_EVERY_COMBINATION" not in os.environ, reason="compiles: CORERL_EVERY_COMBINATION=1")
 def test_compiled_layers_and_statistics_train_alike(tmp_path):
     write_config(tmp_path, "qwen2", num_hidden_layers=1)
     config = {"enable_gradient_checkpointing": True}

@@ -20,6 +20,7 @@ from corerl_engines import kernels
 pytestmark = [
     pytest.mark.xdist_group("vllm"),
     pytest.mark.skipif("CORERL_TEST_DEVICE" in os.environ, reason="compares with hf on the CPU"),
+    pytest.mark.skipif("CORERL_EVERY_ENGINE" not in os.environ, reason="starts more engines: CORERL_EVERY_ENGINE=1"),
 ]
 
 CONFIG = """
