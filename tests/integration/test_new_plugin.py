@@ -30,8 +30,8 @@ PARTS = {
 }
 """kind -> the part of a run that its example selects"""
 
-LIKE_OTHERS = ("estimator", "kl", "environment", "backend", "strategy")
-"""whose templates have the shape of "loss" and of "agent", or take long: only with CORERL_EVERY_TWIN=1"""
+LIKE_OTHERS = ("loss", "estimator", "kl", "environment", "backend", "strategy")
+"""whose templates have the shape of "reward" and of "agent", or take long: only with CORERL_EVERY_TWIN=1"""
 
 MADE = [kind for kind in KINDS if os.environ.get("CORERL_EVERY_TWIN") or kind not in LIKE_OTHERS]
 
