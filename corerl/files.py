@@ -48,7 +48,7 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
             path.rename(aside)
             temporary.rename(path)
             remove(aside)
-        elif path.is_dir() and not path.is_symlink() and not folder:
+        elif path.is_dir() and not path.is_symlink():
             raise RequestError(f"{path} is a folder, and a file is to be written in its place: move it away")
         else:
             temporary.replace(path)

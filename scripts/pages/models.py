@@ -38,7 +38,8 @@ NOTES = {
     "sglang": "SGLang 0.5.17 on a GPU, in bf16: log-probs of a folder's weights and of an update have a mean distance\n"
     "of at most four times the rounding of transformers in bf16. Mistral and Phi-4 are tested without sliding\n"
     "windows, which SGLang ignores. It has no module for the text models of Qwen3.5. One H100 ran Qwen2, Qwen3 and\n"
-    "Qwen3-MoE; the other proven families ran in SGLang's own code on a CPU, in float32.",
+    "Qwen3-MoE; the other proven families ran in SGLang's code on a CPU, with stand-ins for its\n"
+    "kernels, in float32.",
 }
 
 IMAGES = """[Models that read images](vision.md), with prompts of text, of an image and of several. Rows of

@@ -56,11 +56,18 @@ def test_the_data_of_the_example_has_guesses_and_calls_and_keeps_test_apart(tmp_
     assert run(["prepare", "tool-arithmetic", "--out", str(tmp_path / "more"), "--train-size", "8100"]) == 2
 
 
-@pytest.mark.slow
-def test_the_example_learns_a_bit(tmp_path, monkeypatch):
-    """A short form: the policy calls the calculator more often than the teacher did."""
-    monkeypatch.chdir(EXAMPLE.parents[1])
-    data, model, cold = (str(tmp_path / name) for name in ("data", "model", "cold-start"))
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """Overrides of a short form of the example, and its metrics."""
+    folder = tmp_path_factory.mktemp("example")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(EXAMPLE.parents[1])
+        given = cold_start(folder)
+        yield given, trained([*given, f"trainer.output_dir={folder}/runs"])
+
+
+def cold_start(folder):
+    data, model, cold = (str(folder / name) for name in ("data", "model", "cold-start"))
     sizes = ["--train-size", "500", "--test-size", "40", "--sft-size", "1500"]
     assert run(["prepare", "tool-arithmetic", "--out", data, *sizes]) == 0
     shape = ["--vocab-size", "400", "--hidden-size", "64", "--kv-heads", "4", "--intermediate-size", "256"]
@@ -71,14 +78,24 @@ def test_the_example_learns_a_bit(tmp_path, monkeypatch):
     assert run(["sft", "examples/agents/sft.yaml", *sft, "trainer.total_training_steps=60"]) == 0
     given = [f"model.path={cold}", f"data.train_files=[{data}/train.parquet]", f"data.val_files=[{data}/test.parquet]"]
     given += ["trainer.total_training_steps=3", "data.train_batch_size=16", "trainer.val_before_train=false"]
-    steps = trained([*given, f"trainer.output_dir={tmp_path}/runs"])
+    return given
+
+
+@pytest.mark.slow
+def test_the_example_learns_a_bit(short):
+    """The policy calls the calculator more often than the teacher did."""
+    _, steps = short
     calls = [step["agent/tool_calls/mean"] for step in steps if "agent/tool_calls/mean" in step]
     assert calls[0] < 0.8 and calls[-1] > calls[0]
     assert all(
         step["training/rollout_probs_diff_max"] < 1e-4 for step in steps if "training/rollout_probs_diff_max" in step
     )
-    if "CORERL_EVERY_TWIN" not in os.environ:  # the same once more, over HTTP
-        return
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("CORERL_EVERY_TWIN" not in os.environ, reason="trains once more, over HTTP: CORERL_EVERY_TWIN=1")
+def test_the_example_over_http_gives_the_same_metrics(short, tmp_path):
+    given, steps = short
     pytest.importorskip("corerl_gateway")
     pytest.importorskip("openai")
     own = ["rollout.agent=./examples/agents/with_openai.py:with_openai", f"trainer.output_dir={tmp_path}/openai"]
