@@ -49,6 +49,7 @@ from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_testing.published_shapes import SHAPES, published_config
+from corerl_torch import fp8
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -87,7 +88,10 @@ def main() -> int:
         return 0
     ratio = speeds["fp8"] / speeds["bf16"]
     print(f"fp8 has {ratio:.3f} times the tokens per second of bf16")
-    return int(asked.part == "rollout" and not asked.tiny and ratio < asked.ratio)
+    if asked.part != "rollout" or asked.tiny:
+        return 0
+    quantised = next(row for row in rows if row["precision"] == "fp8")
+    return int(ratio < asked.ratio or quantised["FP8 |diff|"] > 1.2 * quantised["mean |diff|"])
 
 
 def rollout(folder: str, vocabulary: int, asked: argparse.Namespace) -> list[Row]:
@@ -138,8 +142,14 @@ def _rollout(trainer: SingleDeviceStrategy, precision: str, vocabulary: int, ask
         backend.close()
     assert batch is not None and batch.rollout_log_probs is not None
     few = batch.select(torch.arange(min(32, len(batch))))
-    found = trainer.forward(few, ["log_probs"]).log_probs
-    assert found is not None and few.rollout_log_probs is not None
+    plain = _log_probs(trainer, few)
+    assert few.rollout_log_probs is not None
+    quantised: Tensor | None = None
+    if precision == "fp8":
+        fp8.use(trainer.model)
+        quantised = _log_probs(trainer, few)
+        for _, layer in fp8.eligible(trainer.model):
+            del layer.forward
     return {
         "start s": start,
         "first update s": updates[0],
@@ -147,8 +157,21 @@ def _rollout(trainer: SingleDeviceStrategy, precision: str, vocabulary: int, ask
         "verified s": verified,
         "GiB": taken / GIB,
         "tokens/s": max(speeds),
-        **_difference((found - few.rollout_log_probs)[few.response_mask]),
+        **_difference((plain - few.rollout_log_probs)[few.response_mask]),
+        "FP8 |diff|": _mean(quantised, few.rollout_log_probs, few.response_mask),
+        "of rounding": _mean(quantised, plain, few.response_mask),
     }
+
+
+def _log_probs(trainer: SingleDeviceStrategy, batch: Experience) -> Tensor:
+    found = trainer.forward(batch, ["log_probs"]).log_probs
+    assert found is not None
+    return found
+
+
+def _mean(found: Tensor | None, other: Tensor, mask: Tensor) -> float:
+    """Mean magnitude of the difference; nan without log-probs."""
+    return math.nan if found is None else float((found - other)[mask].abs().mean())
 
 
 def _send(backend: Any, trainer: SingleDeviceStrategy, dtype: torch.dtype, version: int, **more: bool) -> None:
