@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fsdp_update import _matrix_product, _profile, random_batch, update
+from fsdp_update import _matrix_product, profile, random_batch, update
 from rich.console import Console
 from rich.table import Table
 from transformers import Qwen3MoeConfig
@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="compiled attention, norms and statistics, too")
     parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
+    parser.add_argument("--variants", nargs="*", help="of those on one GPU")
     parser.add_argument("--strategies", nargs="*", default=["fsdp", "fsdp-ep", "megatron-ep"])
     parser.add_argument("--processes", type=int, default=1, help="one a GPU")
     arguments = parser.parse_args()
@@ -155,6 +156,8 @@ def one(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfi
         variants["experts of CoreRL, compiled"] = (True, True)
     results: list[dict[str, Any]] = []
     for name, (mine, compiled) in variants.items():
+        if arguments.variants and name not in arguments.variants:
+            continue
         torch.compiler.set_stance("default" if compiled else "force_eager")
         for module, forward in own.items():
             module.__dict__.pop("forward", None)
@@ -169,7 +172,7 @@ def one(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfi
         results.append(found)
         print(json.dumps(found), flush=True)
         if arguments.profile:
-            _profile(strategy, batch)
+            profile(functools.partial(update, strategy, batch))
     title = f"{torch.cuda.get_device_name() if on_gpu else 'CPU'}, {config.num_hidden_layers} layers"
     table = Table("variant", "s", "TFLOP/s", "matrix product", "share", "peak GiB", "first s", title=title)
     for each in results:
@@ -273,6 +276,7 @@ def of_strategy(
     gc.collect()
     if on_gpu:
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     try:
         strategy = build()
     except Exception as error:

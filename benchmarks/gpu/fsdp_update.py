@@ -15,9 +15,11 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from idle import print_idle, waits
 from rich.console import Console
 from rich.table import Table
 
@@ -58,7 +60,7 @@ def main() -> None:
         results.append({"variant": name, **_measure(strategy, batch, flops, arguments.repeats, **VARIANTS[name])})
         print(json.dumps(results[-1]), flush=True)
         if arguments.profile:
-            _profile(strategy, batch)
+            profile(functools.partial(update, strategy, batch))
     _print(results, torch.cuda.get_device_name())
 
 
@@ -157,16 +159,19 @@ def _matrix_product(size: int = 8192, times: int = 10) -> float:
     return 2 * size**3 * times / (time.perf_counter() - started) / 1e12
 
 
-def _profile(strategy: FsdpStrategy, batch: Experience) -> None:
+def profile(once: Callable[[], object]) -> None:
+    """Print the kernels of one update, its waits for the device, and the host's places while the device is idle."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
-        update(strategy, batch)
+        once()
     events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
     total = sum(event.self_device_time_total for event in events)
     print(f"kernels: {total / 1e3:.0f} ms in all")
     for event in events[:28]:
         print(f"{event.self_device_time_total / 1e3:9.1f} ms {event.count:6d}x  {event.key[:110]}")
-    print(flush=True)
+    for place, count in waits(once).most_common(12):
+        print(f"{count:6d} waits  {place}")
+    print_idle(once)
 
 
 def _print(results: list[dict[str, Any]], device: str) -> None:

@@ -27,12 +27,13 @@ import statistics
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
+import idle
 import numpy as np
 import torch
+from fsdp_update import profile
 from rich.console import Console
 from rich.table import Table
 
@@ -241,7 +242,7 @@ def measure(strategy: Any, batch: Experience, name: str, work: float, asked: arg
 
     first = once()
     once()
-    waits = waits_of(once) if on_gpu else 0
+    waits = sum(idle.waits(once).values()) if on_gpu else 0
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     seconds, products = [], []
@@ -258,18 +259,6 @@ def measure(strategy: Any, batch: Experience, name: str, work: float, asked: arg
     return found
 
 
-def waits_of(once: Any) -> int:
-    """How often the host waits for the device."""
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            once()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(each.message) for each in caught)
-
-
 def matrix_product(device: str) -> float:
     """TFLOP/s of a bf16 product of square matrices of random numbers."""
     size, times = (8192, 10) if device == "cuda" else (256, 1)
@@ -284,16 +273,6 @@ def matrix_product(device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return 2 * size**3 * times / (time.perf_counter() - began) / 1e12
-
-
-def profile(once: Any) -> None:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
-        once()
-    events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
-    print(f"kernels: {sum(event.self_device_time_total for event in events) / 1e3:.0f} ms in all")
-    for event in events[:28]:
-        print(f"{event.self_device_time_total / 1e3:9.1f} ms {event.count:6d}x  {event.key[:110]}")
-    print(flush=True)
 
 
 def agreement(asked: argparse.Namespace) -> int:

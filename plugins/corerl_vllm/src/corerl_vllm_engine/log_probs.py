@@ -37,48 +37,62 @@ def prepare(sampler: Any, keeps: bool, bitwise: bool = False) -> None:
     sampler.logprobs_mode = "processed_logits" if bitwise and not first else "processed_logprobs"
 
 
-def without_ties(logits: Any, top_k: Any) -> Any:
-    """The logits of at most ``top_k`` tokens of each row; -inf for all others.
+def kept(logits: Any, top_k: Any, top_p: Any) -> Any:
+    """The logits of the kept tokens of rows with a ``top_k``, and of all tokens of the other rows; -inf elsewhere.
 
-    vLLM keeps every token that is as likely as the last one of the top k. Logits of bf16 are often equal, and then more
-    tokens would be kept than log-probs are reported.
+    The kept tokens are the ``top_k`` most likely ones as far as those before each have a mass below ``top_p``. vLLM's
+    own filter keeps every token that is as likely as the last one of the top k, which may be more than log-probs are
+    reported of, and its kernel on GPUs finds the bound of ``top_p`` by a search of limited length.
 
     Args:
-        logits: (rows, vocabulary).
+        logits: (rows, vocabulary), after min-p.
         top_k: (rows,), the vocabulary or more for rows without a limit; None: no row has one.
+        top_p: (rows,) or None.
     """
     import torch
 
-    vocabulary = logits.shape[-1]
-    limited = None if top_k is None else top_k < vocabulary
+    limited = None if top_k is None else top_k < logits.shape[-1]
     if limited is None or not limited.any():
         return logits
     most = int(torch.where(limited, top_k, 0).max())
-    token_ids = logits.topk(most, dim=-1).indices
+    values, token_ids = logits.topk(most, dim=-1)
     inside = torch.arange(most, device=logits.device) < top_k[:, None]
+    if top_p is not None:
+        masses = values.float().masked_fill(~inside, -torch.inf).softmax(dim=-1)
+        inside &= masses.cumsum(dim=-1) - masses < top_p[:, None]
     keep = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, token_ids, inside)
     return logits.masked_fill(~(keep | ~limited[:, None]), -torch.inf)
 
 
+def _left(vocabulary: int, top_k: Any, top_p: Any) -> Any:
+    """The ``top_p`` that is left for vLLM's filter after :func:`kept`: 1 in rows with a ``top_k``."""
+    return top_p if top_k is None or top_p is None else top_p.masked_fill(top_k < vocabulary, 1.0)
+
+
 def _first_runner_keeps_few(filtered: Any) -> None:
-    """Its filter sees logits :func:`without_ties`."""
+    """Its filter sees logits of :func:`kept` tokens."""
     original = filtered.forward
 
     def forward(logits: Any, generators: Any, top_k: Any, top_p: Any) -> Any:
-        return original(without_ties(logits, top_k), generators, top_k, top_p)
+        rest = _left(logits.shape[-1], top_k, top_p)
+        return original(kept(logits, top_k, top_p), generators, None, rest)
 
     filtered.forward = forward
 
 
 def _second_runner_keeps_few(sampler: Any) -> None:
     """``apply_sampling_params`` returns the logits that ``sample`` filters, in some releases by itself."""
-    divide, limits = sampler.apply_sampling_params, sampler.sampling_states.get_top_k_top_p
+    states = sampler.sampling_states
+    divide, limits = sampler.apply_sampling_params, states.get_top_k_top_p
 
     def apply_sampling_params(logits: Any, rows: Any, *args: Any, **kwargs: Any) -> Any:
         numbers = next(each for each in args if isinstance(each, np.ndarray))
-        return without_ties(divide(logits, rows, *args, **kwargs), limits(rows, numbers)[0])
+        return kept(divide(logits, rows, *args, **kwargs), *limits(rows, numbers))
 
-    sampler.apply_sampling_params = apply_sampling_params
+    def get_top_k_top_p(rows: Any, numbers: Any) -> tuple[Any, Any]:
+        return None, _left(states.vocab_size, *limits(rows, numbers))
+
+    sampler.apply_sampling_params, states.get_top_k_top_p = apply_sampling_params, get_top_k_top_p
 
 
 def _first_runner(sampler: Any) -> None:
