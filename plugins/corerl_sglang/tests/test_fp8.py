@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from requantized import an_update_gives_what_the_loader_gives
-from sglang_engine import SHAPE, write
 from transformers import Qwen3Config
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl_sglang.backend import SglangBackend
 from corerl_sglang.options import SglangOptions
+from requantized import an_update_gives_what_the_loader_gives
+from sglang_engine import SHAPE, write
 
 
 def test_an_update_gives_what_the_loader_gives(tmp_path: Path, engine_python: str) -> None:

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from requantized import an_update_gives_what_the_loader_gives
-from sglang_engine import SHAPE, write
 from transformers import Qwen3Config
 from vllm_engine import DEVICE, PYTHON, WITHOUT
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl_vllm.backend import VllmBackend
 from corerl_vllm.options import VllmOptions
+from requantized import an_update_gives_what_the_loader_gives
+from sglang_engine import SHAPE, write
 
 
 @pytest.mark.skipif(PYTHON is None, reason=WITHOUT)
