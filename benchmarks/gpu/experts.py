@@ -9,7 +9,7 @@ bf16 over float32. Of 48 layers 4 are left (8 on a GPU of more than 100 GiB), an
 so the output layer has its share of the whole model. 200 rows of 128 + 512 tokens for each GPU, packed into
 micro-batches of 16,384 tokens, no layer computed again. FLOPs are 6 x active parameters x tokens: of the layers for
 every token, of the output layer for response tokens. Scores of attention, and what chunks of logits compute again, are
-not counted.
+not counted. Chunks of logits have as many elements as by default with the whole vocabulary.
 
 On one GPU, the experts and their kernels are first compared with a loop over experts in float64. On several GPUs,
 ``fsdp`` without and with expert parallel, and ``megatron`` with expert parallel, take the same rows.
@@ -132,6 +132,11 @@ def rows(arguments: argparse.Namespace, config: Qwen3MoeConfig, share: int = 1) 
     return batch
 
 
+def chunk_of(config: Qwen3MoeConfig) -> int:
+    """Positions whose logits have the size of those of 1,024, the default, with the whole vocabulary."""
+    return 1024 * VOCABULARY // config.vocab_size
+
+
 def flops_of(config: Qwen3MoeConfig, batch: Experience) -> float:
     """6 x active parameters x tokens."""
     hidden, heads = config.hidden_size, config.head_dim * config.num_attention_heads
@@ -146,7 +151,7 @@ def one(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfi
     for dtype in (torch.bfloat16, torch.float32):
         print(json.dumps({"experts beside float64": str(dtype), **errors(arguments.device, dtype)}), flush=True)
     started = time.perf_counter()
-    strategy = FsdpStrategy(spec, FsdpOptions(compile=arguments.compile))
+    strategy = FsdpStrategy(spec, FsdpOptions(compile=arguments.compile, logits_chunk_size=chunk_of(config)))
     print(f"model built in {time.perf_counter() - started:.1f} s", flush=True)
     batch = rows(arguments, config)
     flops, on_gpu = flops_of(config, batch), arguments.device == "cuda"
@@ -233,12 +238,14 @@ def errors(device: str, dtype: torch.dtype) -> dict[str, float]:
 
 def several(arguments: argparse.Namespace, spec: StrategySpec, config: Qwen3MoeConfig) -> None:
     """Strategies on all ranks."""
-    size = dist.get_world_size()
+    size, chunk = dist.get_world_size(), chunk_of(config)
     results: list[dict[str, Any]] = []
     builds: dict[str, Callable[[], TrainingStrategy]] = {
-        "fsdp": lambda: FsdpStrategy(spec, FsdpOptions()),
-        "fsdp-ep": lambda: FsdpStrategy(spec, FsdpOptions(expert_parallel_size=size)),
-        "fsdp-ep-compiled": lambda: FsdpStrategy(spec, FsdpOptions(expert_parallel_size=size, compile=True)),
+        "fsdp": lambda: FsdpStrategy(spec, FsdpOptions(logits_chunk_size=chunk)),
+        "fsdp-ep": lambda: FsdpStrategy(spec, FsdpOptions(logits_chunk_size=chunk, expert_parallel_size=size)),
+        "fsdp-ep-compiled": lambda: FsdpStrategy(
+            spec, FsdpOptions(logits_chunk_size=chunk, expert_parallel_size=size, compile=True)
+        ),
         "megatron-ep": functools.partial(megatron, spec, size),
     }
     for name in arguments.strategies:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl.contracts.token_columns import TokenColumn
+from corerl.contracts.token_columns import TokenColumn, moved
 
 
 @dataclasses.dataclass
@@ -116,10 +116,9 @@ class Experience:
         )
 
     def to(self, device: str) -> "Experience":
-        """A copy on ``device``."""
+        """A copy on ``device``; the host does not wait for it."""
         columns = {name: column.to(device) for name, column in self.columns.items()}
-        moved = self.map(lambda _, tensor: tensor.to(device, non_blocking=True))
-        return dataclasses.replace(moved, columns=columns)
+        return dataclasses.replace(self.map(lambda _, tensor: moved(tensor, device)), columns=columns)
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> "Experience":
         """A copy with ``change(name, tensor)`` for every tensor with the rows in its first dimension."""

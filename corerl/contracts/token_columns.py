@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 DTYPES = ("float32", "int16", "int32", "uint8")
@@ -123,5 +124,12 @@ class TokenColumn:
         return TokenColumn(self.values[places], self.counts[rows, :width])
 
     def to(self, device: str) -> "TokenColumn":
-        """A copy on ``device``."""
-        return TokenColumn(self.values.to(device, non_blocking=True), self.counts.to(device, non_blocking=True))
+        """A copy on ``device``; the host does not wait for it."""
+        return TokenColumn(moved(self.values, device), moved(self.counts, device))
+
+
+def moved(tensor: "Tensor", device: "str | torch.device") -> "Tensor":
+    """A copy on ``device``, from pinned memory: the host does not wait until the device has done its other work."""
+    if tensor.is_cpu and str(device) != "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

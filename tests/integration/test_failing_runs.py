@@ -125,6 +125,7 @@ build.RolloutWorker = slow
 """
 
 
+@pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="set CORERL_CHAOS=1")
 @forked
 def test_a_signal_while_the_workers_start_ends_the_run_at_once(workplace):
     (workplace.folder / "slow.py").write_text(SLOW)

@@ -119,7 +119,7 @@ def steps_of(workplace):
     return steps, paths(folder / "checkpoints")
 
 
-@pytest.mark.parametrize("phase", ["start of the cluster", "start of the workers"])
+@pytest.mark.parametrize("phase", ["start of the cluster", pytest.param("start of the workers", marks=long)])
 def test_sigterm_during_a_start_ends_the_run_with_its_code_and_leaves_nothing(life, workplace, phase):
     code, said, files = life(1, *PHASES[phase], [signal.SIGTERM])
     assert (code, files) == (143, []), said

@@ -1,6 +1,7 @@
 """The example with a taskset, in a short form: a real training with verifiers 0.4, which .venv-clients has."""
 
 import json
+import os
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -27,6 +28,7 @@ for arguments in {commands!r}:
 """
 
 
+@pytest.mark.skipif("CORERL_EVERY_TWIN" not in os.environ, reason="25 s: set CORERL_EVERY_TWIN=1")
 @pytest.mark.skipif(not CLIENTS.exists(), reason="the clients are not installed: make clients")
 def test_the_example_trains(tmp_path):
     data, model = f"{tmp_path}/data", f"{tmp_path}/model"

@@ -8,23 +8,27 @@ from typing import Any
 import pytest
 import torch
 
+from corerl.contracts import experience, token_columns
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
+from corerl_fsdp import token_model
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_hf.backend import HfBackend
 from corerl_hf.batching import Prompt
 from corerl_hf.options import HfOptions
 from corerl_hf.sequences import Sequences
+from corerl_torch import media, tower
 from corerl_torch.families.vision import VISION, VISION_COLUMNS
 from corerl_torch.media import in_tower
 from corerl_torch.media_store import COLUMN
 from pictures import picture, tokenizer_of
 from vision_families import FAMILIES
+from waits import OnDevice
 
 STATES = {column.key: column for column in VISION_COLUMNS}
 
@@ -215,3 +219,19 @@ def test_an_image_token_that_the_engine_generates_is_an_ordinary_token(folder: P
     true = strategy(folder, use_remove_padding=False).forward(rows, ["log_probs"]).log_probs
     assert true is not None
     assert abs(found - true[0, 1]) < 1e-5
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_the_host_waits_once_in_a_pass_with_images(
+    folder: Path, batch: Experience, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of the backward pass, where transformers' gradient of an embedding needs it."""
+    if folder.name.startswith(("gemma4", "llava")):
+        pytest.skip("transformers' tower counts the patches itself")
+    own = strategy(folder, **LAYOUTS[layout])
+    own.model.requires_grad_(True)
+    with OnDevice(own.model.parameters()) as mode:
+        for module in (token_model, token_columns, experience, media, tower):
+            monkeypatch.setattr(module, "moved", mode.moved)
+        own.token_model(batch, ["log_probs"], batch.to("cpu")).log_probs.sum().backward()
+    assert mode.waits == ["masked_scatter_backward"]

@@ -243,7 +243,7 @@ class FsdpStrategy:
 
     def _run(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         self.token_model.balance = None
-        outputs: TokenOutputs = self.token_model(batch.to(self.spec.device), wanted)
+        outputs: TokenOutputs = self.token_model(batch, wanted)
         return outputs
 
     def _gradients(self, mini_batch: Experience, objective: Objective) -> list[dict[str, Any]]:
@@ -266,9 +266,10 @@ class FsdpStrategy:
     ) -> None:
         """Add the gradient of these rows; without rows, add zeros: the other ranks' collectives need this rank."""
         if len(rows):
-            micro_batch = mini_batch.select(rows).to(self.spec.device)
+            own = mini_batch.select(rows)
+            micro_batch = own.to(self.spec.device)
             self.token_model.balance = self.balance
-            output = objective(self.token_model(micro_batch, objective.wanted), micro_batch)
+            output = objective(self.token_model(own, objective.wanted, micro_batch), micro_batch)
             sums.add(output)
             loss = with_balance(output.loss, self.balance) * scale
         else:
@@ -282,7 +283,7 @@ class FsdpStrategy:
         for rows in cuts:
             if len(rows):
                 self.token_model.balance = self.balance
-                self.token_model(mini_batch.select(rows).to(self.spec.device), ())
+                self.token_model(mini_batch.select(rows), ())
             else:
                 self._run(_idle_batch(), ())
         self.token_model.reshard()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
-from corerl.contracts.objective import Objective
+from corerl.contracts.objective import Objective, ObjectiveOutput
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
@@ -87,7 +87,7 @@ class SingleDeviceStrategy:
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         columns = Columns(batch.response_mask.shape)
         for rows in self._cuts(batch):
-            columns.add(rows, self._forward(batch.select(rows).to(self.spec.device), wanted))
+            columns.add(rows, self._forward(batch.select(rows), wanted))
         return columns.outputs()
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
@@ -113,8 +113,7 @@ class SingleDeviceStrategy:
             balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), alone, counts_rows=True)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
             for rows in cuts:
-                micro_batch = mini_batch.select(rows).to(self.spec.device)
-                output = objective(self._forward(micro_batch, objective.wanted, balance), micro_batch)
+                output = self._objective(objective, mini_batch.select(rows), balance)
                 (with_balance(output.loss, balance) * scale).backward()
                 sums.add(output)
         return sums.numbers()
@@ -123,7 +122,7 @@ class SingleDeviceStrategy:
     def _count(self, mini_batch: Experience, cuts: Iterable[Tensor]) -> None:
         """A forward pass whose choices of experts are counted."""
         for rows in cuts:
-            self._forward(mini_batch.select(rows).to(self.spec.device), (), self.balance)
+            self._forward(mini_batch.select(rows), (), balance=self.balance)
 
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)
@@ -205,12 +204,20 @@ class SingleDeviceStrategy:
         limit, units = self.spec.micro_batching, batch.unit_ids
         return micro_batches(batch.lengths, limit, packed=packed, trie=trie, unit_ids=units)
 
+    def _objective(self, objective: Objective, rows: Experience, balance: LoadBalance | None = None) -> ObjectiveOutput:
+        micro_batch = rows.to(self.spec.device)
+        return objective(self._forward(rows, objective.wanted, micro_batch, balance), micro_batch)
+
     def _forward(
-        self, batch: Experience, wanted: Collection[Wanted], balance: LoadBalance | None = None
+        self,
+        batch: Experience,
+        wanted: Collection[Wanted],
+        on_device: Experience | None = None,
+        balance: LoadBalance | None = None,
     ) -> TokenOutputs:
         self.token_model.balance = balance
         with self._autocast():
-            outputs: TokenOutputs = self.token_model(batch, wanted)
+            outputs: TokenOutputs = self.token_model(batch, wanted, on_device)
         return outputs
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -232,8 +239,7 @@ class SingleDeviceStrategy:
         rows = []
         for row in range(len(mini_batch)):
             self.optimizer.zero_grad(set_to_none=True)
-            alone = mini_batch.select(torch.tensor([row])).to(self.spec.device)
-            own_loss = objective(self._forward(alone, objective.wanted), alone).loss
+            own_loss = self._objective(objective, mini_batch.select(torch.tensor([row]))).loss
             own_loss.backward()  # type: ignore[no-untyped-call]
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
             own_norm = torch.nn.utils.get_total_norm(gradients)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
+from corerl.contracts.token_columns import moved
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, ModelError
@@ -75,7 +76,7 @@ class TokenModel(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self.head = spec.head
+        self.head, self.device = spec.head, spec.device
         self.replay = Replay.of(model, spec)
         self.images = ImageInputs(model, every_pass=sharded) if reads_images(model) else None
         self.temperature = spec.temperature
@@ -133,26 +134,34 @@ class TokenModel(torch.nn.Module):
         if self.images and not bitwise and attention == "sdpa":
             tower.use_kernel(self.images.body, spec.device, compute_dtype(spec.model, spec.device))
 
-    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+    def forward(
+        self, batch: Experience, wanted: Collection[Wanted], on_device: Experience | None = None
+    ) -> TokenOutputs:
         """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.
 
         Args:
-            batch: on the model's device.
+            batch: on the CPU: the places of its tokens are found there, and neither pass waits for the device.
+            on_device: the batch on the model's device, if it was copied before.
         """
         whole = self._with_positions(self.layout(batch), batch)
         share = self.sequence.slice(whole) if self.sequence else None
-        inputs, positions, real, tokens = share.layout if share else whole
+        inputs, positions, real, numbers = share.layout if share else whole
+        images = self._reading(batch, inputs, numbers)
+        here = real.nonzero()
+        batch = batch.to(self.device) if on_device is None else on_device
+        positions, tokens, places = (moved(each, self.device) for each in (positions, numbers, here))
+        inputs = {name: moved(each, self.device) if isinstance(each, Tensor) else each for name, each in inputs.items()}
         if self.replay:
             self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
         counted = self.balance.watching(tokens, batch) if self.balance else contextlib.nullcontext()
-        with counted, self._reading(batch, inputs, tokens) as images:
-            body = body_of(self.model)(**inputs, **images, use_cache=False)
+        with counted, images as further:
+            body = body_of(self.model)(**inputs, **further, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
-        own = share.own if share else slice(None)
-        values = self._values(hidden, batch, real, own, type(body), wanted)
+        own = places[share.own] if share else places
+        values = self._values(hidden, batch, own, type(body), wanted)
         if self.sequence and share:
             values = {name: self.sequence.gather(value, share.counts) for name, value in values.items()}
-        return outputs.token_outputs(values, real)
+        return outputs.token_outputs(values, places, real.shape)
 
     def _with_positions(self, whole: layout.Layout, batch: Experience) -> layout.Layout:
         """The layout, with the positions of a model whose positions depend on images."""
@@ -186,14 +195,14 @@ class TokenModel(torch.nn.Module):
         return tries.Trie.of(batch) if self.shares_prefixes else None
 
     def _values(
-        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, answer: type, wanted: Collection[Wanted]
+        self, hidden: Tensor, batch: Experience, places: Tensor, answer: type, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
-        """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
+        """The wanted outputs of the (N, K) hidden states at (N, 2) ``places``, rows and steps; (N, ...) each."""
         if self.head != "lm":
             return {"values": self._head(hidden, answer).squeeze(-1).float()}
         values = {"hidden_states": hidden} if "hidden_states" in wanted else {}
         named = {name for name in wanted if isinstance(name, str)} - {"hidden_states"}
-        targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
+        targets = layout.response_tokens(batch, places)
         if "vocabulary_log_probs" in named:
             logits = self._head(hidden, answer)
             kept = kept_mask(batch, places, logits.shape[1])

@@ -107,10 +107,11 @@ class Stage(GPTModel):  # type: ignore[misc]
         if self.config.sequence_parallel:
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         own = share.own if share else slice(None)
-        values = self._values(hidden[:, 0][positions], batch, real, own, wanted)
+        places = real.nonzero()
+        values = self._values(hidden[:, 0][positions], batch, places[own], wanted)
         if sharing and share:
             values = {name: sharing.gather(value, share.counts) for name, value in values.items()}
-        return outputs.token_outputs(values, real)
+        return outputs.token_outputs(values, places, real.shape)
 
     def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
         like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
@@ -125,14 +126,14 @@ class Stage(GPTModel):  # type: ignore[misc]
         )
 
     def _values(
-        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, wanted: Collection[Wanted]
+        self, hidden: Tensor, batch: Experience, places: Tensor, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
-        """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
+        """The wanted outputs of the (N, K) hidden states at (N, 2) ``places``, rows and steps; (N, ...) each."""
         if self.head != "lm":
             return {"values": self.score(hidden.to(self.score.weight.dtype)).squeeze(-1).float()}
         given = {"hidden_states": hidden} if "hidden_states" in wanted else {}
         names = {each for each in wanted if isinstance(each, str)} - {"hidden_states"}
-        targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
+        targets = layout.response_tokens(batch, places)
         if "vocabulary_log_probs" in names:
             logits = self._whole_logits(hidden)
             kept = kept_mask(batch, places, logits.shape[1])

@@ -63,13 +63,18 @@ def _numbers(batch: Experience) -> Tensor:
     return torch.arange(batch.input_ids.numel(), device=batch.input_ids.device).view_as(batch.input_ids)
 
 
-def response_tokens(batch: Experience, real: Tensor) -> Tensor:
-    """(N,) int64, the response tokens in row-major order."""
-    rows, steps = real.nonzero(as_tuple=True)
+def response_tokens(batch: Experience, places: Tensor) -> Tensor:
+    """(N,) int64, the response tokens at these (N, 2) rows and steps."""
+    rows, steps = places.unbind(1)
     return batch.input_ids[rows, batch.prompt_lengths[rows] + steps]
 
 
-def by_response(values: Tensor, real: Tensor) -> Tensor:
-    """(B, T, ...) from the (N, ...) values of the response tokens, 0 elsewhere."""
-    scattered = torch.zeros((*real.shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
-    return scattered.masked_scatter(real.view(*real.shape, *(1 for _ in values.shape[1:])), values)
+def by_response(values: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
+    """(B, T, ...) from the (N, ...) values of the response tokens, 0 elsewhere; neither pass waits for the device.
+
+    Args:
+        places: (N, 2) int64, row and step of each.
+        shape: (B, T).
+    """
+    scattered = torch.zeros((*shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    return scattered.index_put(places.unbind(1), values)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl.contracts.token_columns import TokenColumn, TokenValues
+from corerl.contracts.token_columns import TokenColumn, TokenValues, moved
 from corerl.errors import ConfigError, ModelError, RunError
 from corerl_torch import media_store, tower
 from corerl_torch.output_layer import body_of
@@ -202,10 +202,11 @@ class ImageInputs:
         ordered = sorted(images, key=lambda each: int(each[1][0]))
         for _, places in ordered:
             mask[places.cpu()] = True
-        mask = mask.view(*shape).to(self.body.device)
+        where = moved(mask.nonzero().squeeze(1), self.body.device)
+        mask, tokens = moved(mask.view(*shape), self.body.device), int(mask.sum())
         inputs: dict[str, Any] = {self._ways.types: mask.long()} if self._ways.types and typed else {}
         # take places from the column
-        replaced: dict[str, Any] = {"get_placeholder_mask": functools.partial(_masks, mask, ways=self._ways)}
+        replaced: dict[str, Any] = {"get_placeholder_mask": functools.partial(_masks, mask, tokens, ways=self._ways)}
         features = self._features([image.digest for image, _ in ordered]) if images else self._blank
         if features is not None:
             # pass no argument of the decoder's attention to the tower
@@ -214,11 +215,17 @@ class ImageInputs:
             inputs["pixel_values"] = features["pixel_values"]
         for name, function in replaced.items():
             setattr(self.body, name, function)
+        text: Any = getattr(self.body, "language_model", None)
+        deep = hasattr(text, "_deepstack_process")
+        if deep:
+            text._deepstack_process = functools.partial(_added, where)
         try:
             yield inputs
         finally:
             for name in replaced:
                 delattr(self.body, name)
+            if deep:
+                del text._deepstack_process
 
     def _blank_features(self) -> dict[str, Tensor]:
         """A black image of few tokens."""
@@ -322,10 +329,22 @@ def _without_rows(values: Any) -> Any:
     return values[:0] if isinstance(values, Tensor) else [_without_rows(each) for each in values]
 
 
-def _masks(mask: Tensor, *arguments: Any, ways: Ways, image_features: Any = None, **others: Any) -> Any:
-    """In the place of ``get_placeholder_mask``: masks of images, and empty ones."""
-    if image_features is not None and mask.sum() * image_features.shape[-1] != image_features.numel():
-        raise RunError(f"{int(mask.sum())} tokens stand for images, whose tower has {len(image_features)} outputs")
+def _added(where: Tensor, states: Tensor, _: Tensor, features: Tensor) -> Tensor:
+    """In the place of ``_deepstack_process``: features of images are added at their tokens, without a search in a mask,
+    for which both passes would wait.
+    """
+    flat = states.flatten(0, -2)
+    return flat.index_copy(0, where, flat[where] + features.to(flat.device, flat.dtype)).view_as(states)
+
+
+def _masks(mask: Tensor, tokens: int, *arguments: Any, ways: Ways, image_features: Any = None, **others: Any) -> Any:
+    """In the place of ``get_placeholder_mask``: masks of images, and empty ones.
+
+    Args:
+        tokens: number of true elements.
+    """
+    if image_features is not None and tokens * image_features.shape[-1] != image_features.numel():
+        raise RunError(f"{tokens} tokens stand for images, whose tower has {len(image_features)} outputs")
     own = mask.unsqueeze(-1) if ways.expanded else mask
     return own if ways.masks == 1 else (own, *[torch.zeros_like(own)] * (ways.masks - 1))
 

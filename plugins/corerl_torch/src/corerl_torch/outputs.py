@@ -42,9 +42,13 @@ def results(
     return {_OF_LOGITS + name: value for each in given for name, value in each.items()}
 
 
-def token_outputs(values: Mapping[str, Tensor], real: Tensor) -> TokenOutputs:
-    """The (N, ...) values of response tokens, those of functions too, as (B, T, ...) columns, 0 elsewhere."""
-    columns: dict[str, Any] = {name: layout.by_response(value, real) for name, value in values.items()}
+def token_outputs(values: Mapping[str, Tensor], places: Tensor, shape: torch.Size) -> TokenOutputs:
+    """The (N, ...) values of response tokens, those of functions too, as (B, T, ...) columns, 0 elsewhere.
+
+    Args:
+        places, shape: as of :func:`~corerl_torch.layout.by_response`.
+    """
+    columns: dict[str, Any] = {name: layout.by_response(value, places, shape) for name, value in values.items()}
     return grouped(columns)
 
 

@@ -58,7 +58,7 @@ def use(
             f"{attn_implementation} cannot {what}: use sdpa, "
             + ("flash attention, or the strategy's option use_remove_padding=false" if sequence is None else KERNEL),
         )
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface
 
     if torch.cuda.is_available():
         find_kernel()
@@ -69,8 +69,7 @@ def use(
     if outside_graphs:
         disable: Any = torch.compiler.disable
         name, function = f"{name}_outside_graphs", disable(function)
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, _no_mask)
+    AttentionInterface.register(name, function)  # for which transformers makes no mask
     model.set_attn_implementation(_of_text(model.config, name))
 
 
@@ -237,7 +236,3 @@ def _every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tens
     """Key and value, repeated to the number of heads of the query."""
     groups = query.shape[1] // key.shape[1]
     return key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-
-
-def _no_mask(*arguments: Any, **others: Any) -> None:
-    return None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.contracts.token_columns import moved
 from corerl_torch import packed_attention
 
 NAME = "corerl_flash_images"
@@ -83,16 +84,13 @@ def with_indices(body: Any, features: dict[str, Tensor]) -> dict[str, Any]:
     """
     tower, device = tower_of(body), body.device
     if tower is None or GRIDS not in features:
-        return {name: value.to(device) for name, value in features.items()}
+        return {name: moved(value, device) for name, value in features.items()}
     grids = features[GRIDS]
-    others = {name: value.to(device, non_blocking=True) for name, value in features.items() if name != GRIDS}
+    others = {name: moved(value, device) for name, value in features.items() if name != GRIDS}
     with torch.inference_mode(False), torch.no_grad():  # gradients of a later pass may save them
         found = indices(tower, grids)
-    moved = {
-        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-        for name, value in found.items()
-    }
-    return {**others, GRIDS: grids, **moved}
+    there = {name: moved(value, device) if isinstance(value, Tensor) else value for name, value in found.items()}
+    return {**others, GRIDS: grids, **there}
 
 
 def indices(tower: Any, grids: Tensor) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _numbers(model: Any, batch: Experience, laid: Layout) -> tuple[Tensor, Tenso
     hidden = body.last_hidden_state.flatten(0, 1)[laid.positions]
     logits = hidden @ model.get_input_embeddings().weight.T if headless else logits_of(model, hidden, type(body))
     logits = logits.float()
-    targets = layout.response_tokens(batch, laid.real)
+    targets = layout.response_tokens(batch, laid.real.nonzero())
     log_probs = logits.log_softmax(dim=-1).gather(1, targets[:, None]).squeeze(1)
     weights = torch.linspace(-1, 1, len(log_probs), device=log_probs.device)
     trained = [each for each in model.parameters() if each.requires_grad]
