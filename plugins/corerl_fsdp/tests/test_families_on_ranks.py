@@ -43,6 +43,10 @@ MOVED = 5e-5
 """after a step, whose size is the gradient over itself and an eps of 1e-3: 1e-6 of a gradient is 1e-5 of a weight"""
 
 
+ADAPTED = 2e-3
+"""of a gradient behind adapters that one step has moved from 0 to some 0.03: they differ by up to MOVED"""
+
+
 def require_same(results, expected, tolerance=1e-5):
     for result in results:
         assert "error" not in result, result["error"]
@@ -100,7 +104,7 @@ def test_two_ranks_divide_the_experts(worlds, family, job):
 def test_two_ranks_train_adapters(worlds, family, job):
     adapters = {"lora_rank": 2, "target_modules": list(family.adapted) or "all-linear"}
     job = {**job, "kind": "agree", "warm": True, "config": {**job["config"], **adapters}}
-    require_same(worlds[2].run(**job, fsdp={}), rank_jobs.run(job), MOVED)
+    require_same(worlds[2].run(**job, fsdp={}), rank_jobs.run(job), ADAPTED)
 
 
 def test_two_ranks_export_what_one_device_exports(worlds, job, tmp_path):
