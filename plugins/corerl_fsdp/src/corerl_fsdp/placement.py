@@ -1,8 +1,4 @@
-"""Places a model on ranks: built without storage, sharded by FSDP2, filled one tensor at a time.
-
-Rank 0 reads the model into host memory, once; the other ranks read nothing. Rank 0 sends each tensor to all ranks,
-which keep their shares, and then frees it. So beside its share no rank holds more than one tensor on its device.
-"""
+"""Places a model on ranks: built without storage, sharded by FSDP2, and filled with each rank's shares."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,19 +9,18 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 
 from corerl.contracts.training_strategies import StrategySpec
-from corerl.errors import ModelError
 from corerl.models import compute_dtype
+from corerl_fsdp.filling import Weights
 from corerl_fsdp.mixture import prepare, shares_prefixes
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.token_model import TokenModel, decoder_layers
-from corerl_torch import lora, ranks
+from corerl_torch import lora
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.experts.parallel import ExpertGroup
-from corerl_torch.loading import load_model
 from corerl_torch.media import freeze_tower, in_tower
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
@@ -54,24 +49,16 @@ def sharded_model(
             layers.
     """
     compute, dtype = compute_dtype(spec.model, spec.device), lora.weights_dtype(spec)
-    model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
+    weights = Weights(spec, dtype)
+    model = weights.model
     if sequence is not None:
         check_heads(sequence.size, model.config.get_text_config().num_attention_heads)
+    weights.find()
     if lora.enabled(spec):
         lora.add(model, spec)
     elif options.freeze_vision_tower and spec.head == "lm":
         freeze_tower(model, "actor.strategy.freeze_vision_tower")
     prepare(model, spec, options, experts)
-    source: dict[str, Any] = {}
-
-    def read() -> None:
-        source["model"] = load_model(spec.model, spec.head, device="cpu", dtype=dtype, seed=spec.seed)
-        if spec.head == "lm":
-            model.generation_config = source["model"].generation_config
-        if lora.enabled(spec):
-            lora.add(source["model"], spec)
-
-    ranks.on_first_rank(read, ModelError)
     token_model = TokenModel(
         model,
         spec,
@@ -108,8 +95,10 @@ def sharded_model(
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # the sum over ranks: the loss weights are those of all rows
-    token_model.to_empty(device=spec.device)
-    _fill(model, source.get("model"), spec.device)
+    token_model._apply(
+        lambda each: torch.empty_like(each, device=spec.device) if each.is_meta else each.to(spec.device)
+    )
+    weights.fill(model)
     return token_model
 
 
@@ -144,26 +133,3 @@ def _elements(tensor: Tensor, ranks: int, rank: int) -> int:
     """Elements of a sharded tensor that a rank holds: ``torch.chunk`` divides the rows."""
     rows = -(-len(tensor) // ranks)
     return min(rows, max(0, len(tensor) - rank * rows)) * tensor.shape[1:].numel()
-
-
-@torch.no_grad()
-def _fill(model: Any, source: Any, device: str) -> None:
-    """Copy weights and buffers from rank 0's ``source`` (None on other ranks), which is emptied."""
-    first = dist.get_rank() == 0
-    weights = dict(source.named_parameters()) if first else {}
-    for name, parameter in model.named_parameters():
-        whole = (
-            weights[name].detach().to(device)
-            if first
-            else torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-        )
-        dist.broadcast(whole, 0)
-        share = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.to_local().copy_(share.to_local())
-        if first:
-            weights.pop(name).data = torch.empty(0)
-    buffers = dict(source.named_buffers()) if first else {}
-    for name, buffer in model.named_buffers():
-        if first:
-            buffer.copy_(buffers[name])
-        dist.broadcast(buffer, 0)

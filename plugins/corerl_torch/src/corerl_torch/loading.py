@@ -1,22 +1,29 @@
 """Loading a Hugging Face model."""
 
+import contextlib
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ModelError
 from corerl.files import read_text
 from corerl.registry.modules import uncollected
+from corerl_torch.hollow import Take, drawn, parameters_on_meta
+from corerl_torch.model_files import Source, find_files, sources
 from corerl_torch.tokenizers import check_parts
+
+Head = Literal["lm", "value", "score"]
 
 
 def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
@@ -24,9 +31,7 @@ def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed:
     return load_model(model, "lm", device=device, dtype=dtype, seed=seed)
 
 
-def load_model(
-    model: ModelConfig, head: Literal["lm", "value", "score"], *, device: str, dtype: torch.dtype, seed: int = 0
-) -> Any:
+def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
     """A transformers model on ``device``, without dropout.
 
     Args:
@@ -40,6 +45,152 @@ def load_model(
         ModelError: no such folder, missing or damaged weights, weights of other shapes, an architecture unknown to
             transformers, or an attention whose package is not installed.
     """
+    described = _described(model, head)
+    with _as_model_errors(model, meta=device == "meta"):
+        # create tensors directly on the fastest device
+        place = "meta" if device == "meta" else fastest_device(model)
+        with own_random_state(place, seed), torch.device(place):
+            if model.load_format == "dummy" or device == "meta":
+                loaded = described.build()
+                _cast(loaded, dtype)
+            else:
+                with _no_report():
+                    loaded, info = described.auto.from_pretrained(
+                        described.path,
+                        config=described.config,
+                        dtype=dtype,
+                        attn_implementation=described.attention,
+                        output_loading_info=True,
+                        ignore_mismatched_sizes=True,  # reported below
+                        **described.options,
+                    )
+                _check_complete(model.path, info["missing_keys"], head)
+                _check_shapes(model.path, info["mismatched_keys"])
+    return _without_bias(loaded, head).to(device)
+
+
+def load_hollow(model: ModelConfig, head: Head, dtype: torch.dtype) -> tuple[Any, list[nn.Parameter]]:
+    """The model of :func:`load_model` with its parameters on ``meta``; buffers that no file has are real, on the CPU.
+
+    Returns:
+        The model, and its parameters in the order in which they were made.
+
+    Raises:
+        ModelError: as there.
+    """
+    from transformers.initialization import no_init_weights
+
+    described, created = _described(model, head), []  # type: tuple[_Described, list[nn.Parameter]]
+    with _as_model_errors(model, meta=True), torch.device("cpu"), no_init_weights(), parameters_on_meta(created):
+        loaded = described.build()
+        loaded.tie_weights()
+    _cast(loaded, dtype)
+    return _without_bias(loaded, head), created
+
+
+def draw(model: ModelConfig, head: Head, seed: int, take: Take, give: Callable[[int], Tensor | None]) -> Any:
+    """Draw the random weights of ``load_format: dummy`` one tensor at a time, with the numbers of :func:`load_model`.
+
+    Args:
+        take: called with each parameter's number, in the order in which they were made, and its values, float32; again
+            if the values change later.
+        give: returns the values that were taken.
+
+    Returns:
+        The model, with buffers alone.
+    """
+    described, created, place = _described(model, head), [], fastest_device(model)  # type: ignore[var-annotated]
+    with _as_model_errors(model, meta=False), own_random_state(place, seed), torch.device(place):
+        with drawn(take, give, created, place):
+            return described.build()
+
+
+def draw_missing(model: Any, missing: Collection[str], seed: int) -> dict[str, Tensor]:
+    """Random values of weights that the files of a hollow model lack, such as a new value head."""
+    values: dict[str, Tensor] = {}
+    named = dict(model.named_parameters())
+    if not any(name in missing for name in named):
+        return values
+    names = [name for name in named if name in missing]
+    for name, parameter in named.items():
+        parameter._is_hf_initialized = name not in missing
+    with own_random_state("cpu", seed):
+        with drawn(
+            lambda number, value: values.update({names[number]: value}),
+            lambda number: None,
+            [named[name] for name in names],
+            "cpu",
+        ):
+            model.initialize_weights()
+    return values
+
+
+def read_sources(model: Any, config: ModelConfig, head: Head) -> tuple[dict[str, Source], set[str]] | None:
+    """Each stored tensor of a hollow model, by name, and the names of those that its files lack.
+
+    Returns:
+        None if transformers itself has to read the files: they are no safetensors, or quantised, or the model has code
+        of its own.
+
+    Raises:
+        ModelError: as from :func:`load_model`.
+    """
+    described = _described(config, head)
+    if config.trust_remote_code or getattr(described.config, "quantization_config", None) is not None:
+        return None
+    with _as_model_errors(config, meta=False):
+        files = find_files(described.path, local=bool(described.options["local_files_only"]))
+        if not files:
+            return None
+        found = sources(model, files)
+        if head == "lm":
+            _read_generation_config(model, described)
+    state = model.state_dict()
+    ties: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        ties.setdefault(id(parameter), []).append(name)
+    for names in ties.values():  # files may have a tied tensor under either name
+        present = [name for name in names if name in found]
+        found |= {name: found[present[0]] for name in names if present and name not in found}
+    ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_missing or ()]
+    missing = {name for name in state if name not in found}
+    _check_complete(config.path, (name for name in missing if not any(each.search(name) for each in ignored)), head)
+    _check_shapes(
+        config.path,
+        (
+            (name, each.shape, state[name].shape)
+            for name, each in found.items()
+            if each.shape != tuple(state[name].shape)
+        ),
+    )
+    return found, missing
+
+
+def fastest_device(model: ModelConfig) -> str:
+    """The device on which weights are made."""
+    return "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
+
+
+class _Described(NamedTuple):
+    """A model's class and config, before its weights."""
+
+    auto: Any
+    config: Any
+    path: str
+    attention: str
+    options: dict[str, bool]
+
+    def build(self) -> Any:
+        """The model with random weights, float32: the same random numbers for every dtype."""
+        return self.auto.from_config(
+            self.config,
+            dtype=torch.float32,
+            attn_implementation=self.attention,
+            trust_remote_code=self.options["trust_remote_code"],
+        )
+
+
+def _described(model: ModelConfig, head: Head) -> _Described:
     with uncollected():
         from transformers import (
             AutoConfig,
@@ -70,39 +221,25 @@ def load_model(
                 f"model.path: {model.path} reads images, and transformers has no value head for such models"
             )
         auto = AutoModelForImageTextToText
-    try:
-        for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
-            setattr(config, name, 0.0)
-        if head != "lm":
-            config.num_labels = 1
-            config.classifier_dropout = 0.0  # the default of transformers is a tenth
+    for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
+        setattr(config, name, 0.0)
+    if head != "lm":
+        config.num_labels = 1
+        config.classifier_dropout = 0.0  # the default of transformers is a tenth
+    with _as_model_errors(model, meta=True):
         attention = supported_attention(auto, config, model.attn_implementation)
-        # create tensors directly on the fastest device
-        fastest = "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
-        place = "meta" if device == "meta" else fastest
-        with own_random_state(place, seed), torch.device(place):
-            if model.load_format == "dummy" or device == "meta":
-                loaded = auto.from_config(
-                    config,
-                    dtype=torch.float32,  # the same random numbers for every dtype
-                    attn_implementation=attention,
-                    trust_remote_code=model.trust_remote_code,
-                )
-                for parameter in loaded.parameters():
-                    parameter.data = parameter.data.to(dtype)
-            else:
-                with _no_report():
-                    loaded, info = auto.from_pretrained(
-                        path,
-                        config=config,
-                        dtype=dtype,
-                        attn_implementation=attention,
-                        output_loading_info=True,
-                        ignore_mismatched_sizes=True,  # reported below
-                        **options,
-                    )
-                _check_complete(model.path, info["missing_keys"], head)
-                _check_shapes(model.path, info["mismatched_keys"])
+    return _Described(auto, config, path, attention, options)
+
+
+@contextmanager
+def _as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
+    """Raise ModelError instead of the errors of transformers and of files.
+
+    Args:
+        meta: no tensor has storage, so that a RuntimeError is one of the config.
+    """
+    try:
+        yield
     except (SafetensorError, UnpicklingError, EOFError) as error:
         reason = (str(error) or "it is cut off").splitlines()[0]
         raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
@@ -112,12 +249,29 @@ def load_model(
         reason = str(error).splitlines()[0]
         if "PytorchStreamReader" in reason:
             raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
-        if device != "meta":  # on other devices the machine may be the cause
+        if not meta:  # the machine may be the cause
             raise
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
+
+
+def _cast(model: Any, dtype: torch.dtype) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def _without_bias(model: Any, head: Head) -> Any:
     if head == "score":
-        loaded.score.register_parameter("bias", None)
-    return loaded.to(device)
+        model.score.register_parameter("bias", None)
+    return model
+
+
+def _read_generation_config(model: Any, described: _Described) -> None:
+    from transformers import GenerationConfig
+
+    local = described.options["local_files_only"]
+    if model.can_generate() and (not local or (Path(described.path) / "generation_config.json").is_file()):
+        with contextlib.suppress(OSError):  # there is none on the hub
+            model.generation_config = GenerationConfig.from_pretrained(described.path, local_files_only=local)
 
 
 def supported_attention(auto: Any, config: Any, wanted: str) -> str:

@@ -90,6 +90,20 @@ def on_first_rank(work: Callable[[], None], otherwise: type[Exception] = RunErro
         raise otherwise(message)
 
 
+def on_every_rank(work: Callable[[], None], otherwise: type[Exception] = RunError) -> None:
+    """Run ``work``, which is no collective, on every rank; if it raises on one, the others raise ``otherwise``."""
+    error: Exception | None = None
+    try:
+        work()
+    except Exception as raised:
+        error = raised
+    messages = gather("" if error is None else str(error) or type(error).__name__)
+    if error is not None:
+        raise error
+    if message := next(filter(None, messages), ""):
+        raise otherwise(message)
+
+
 def rows_at_fault(rows: int, rank: int, size: int, finite: Callable[[Tensor], bool]) -> list[int]:
     """This data-parallel rank's rows whose own loss or gradient is not finite; a collective.
 
