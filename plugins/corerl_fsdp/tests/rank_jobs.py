@@ -109,11 +109,11 @@ class Jobs(RankJobs):
 
 
 class Held(TorchDispatchMode):
-    """The most bytes of tensors alive at a time; of a tensor that a file has, as of the part that is copied."""
+    """The most bytes of tensors alive at a time; of a tensor that a file has, the bytes of the part that is copied."""
 
     def __init__(self):
         super().__init__()
-        self.alive, self.most = {}, 0
+        self.alive, self.mapped, self.most = {}, {}, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -122,12 +122,14 @@ class Held(TorchDispatchMode):
         for each in tree_leaves(result):
             if isinstance(each, torch.Tensor) and each.device.type == "cpu":
                 storage = each.untyped_storage()
-                self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+                if "set_.source_Storage" in str(function):
+                    self.mapped[storage._cdata] = StorageWeakRef(storage)
+                elif storage._cdata not in self.mapped:
+                    self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         self.alive = {key: value for key, value in self.alive.items() if not value[0].expired()}
-        read = 0
-        if "copy_" in str(function) and args[1].device.type == "cpu":
-            mapped = args[1].untyped_storage()._cdata not in self.alive
-            read = args[1].numel() * args[1].element_size() if mapped else 0
+        self.mapped = {key: value for key, value in self.mapped.items() if not value.expired()}
+        of_a_file = "copy_" in str(function) and args[1].untyped_storage()._cdata in self.mapped
+        read = args[1].numel() * args[1].element_size() if of_a_file else 0
         self.most = max(self.most, read + sum(size for _, size in self.alive.values()))
         return result
 

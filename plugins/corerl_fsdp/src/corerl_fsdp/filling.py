@@ -16,7 +16,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl_torch import lora, ranks
-from corerl_torch.loading import draw, draw_missing, load_hollow, load_model, read_sources
+from corerl_torch.loading import load_model
+from corerl_torch.loading_parts import draw, draw_missing, load_hollow, read_sources
 from corerl_torch.model_files import Part, Source
 
 _ADAPTER = ".lora_"
@@ -97,8 +98,7 @@ class Weights:
             name = self.names[number]
             if name is None:
                 return None
-            share: Any = shares[name]
-            return share.detach().full_tensor() if isinstance(share, DTensor) else share.clone()
+            return _whole(shares[name])
 
         drawn = draw(self.spec.model, self.spec.head, self.spec.seed, take, give)
         buffers = dict(drawn.named_buffers())
@@ -125,13 +125,14 @@ class Weights:
 
     def _adapt(self, model: Any, shares: Mapping[str, Tensor]) -> None:
         """The adapters, drawn by every rank for a model whose other weights have no memory."""
-        whole = lora.initial(load_hollow(self.spec.model, self.spec.head, self.dtype)[0], self.spec)
+        plain = load_model(self.spec.model, self.spec.head, device="meta", dtype=self.dtype)
+        whole = lora.initial(plain, self.spec)
         for name, share in shares.items():
             values = whole.pop(name)
             if ".lora_magnitude_vector." in name:
                 owner = model.get_submodule(name.partition(".lora_magnitude_vector.")[0])
-                base: Any = owner.get_base_layer().weight.detach()
-                values = lora.magnitude(base.full_tensor().cpu(), fan_in_fan_out=owner.fan_in_fan_out)
+                base = _whole(owner.get_base_layer().weight)
+                values = lora.magnitude(base.cpu(), fan_in_fan_out=owner.fan_in_fan_out)
             _keep(share, values)
 
 
@@ -142,6 +143,13 @@ def own_part(share: Tensor) -> tuple[Tensor, Part]:
     local = share.to_local()
     _, starts = compute_local_shape_and_global_offset(share.shape, share.device_mesh, share.placements)
     return local, tuple(slice(start, start + size) for start, size in zip(starts, local.shape, strict=True))
+
+
+def _whole(share: Tensor) -> Tensor:
+    """The tensor that ranks have shares of; a collective."""
+    sharded: Any = share.detach()
+    whole: Tensor = sharded.full_tensor() if isinstance(share, DTensor) else sharded.clone()
+    return whole
 
 
 def _keep(share: Tensor, whole: Tensor) -> None:

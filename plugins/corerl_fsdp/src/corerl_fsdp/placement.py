@@ -95,9 +95,8 @@ def sharded_model(
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # the sum over ranks: the loss weights are those of all rows
-    token_model._apply(
-        lambda each: torch.empty_like(each, device=spec.device) if each.is_meta else each.to(spec.device)
-    )
+    give_storage: Any = token_model._apply
+    give_storage(lambda each: torch.empty_like(each, device=spec.device) if each.is_meta else each.to(spec.device))
     weights.fill(model)
     return token_model
 

@@ -5,6 +5,7 @@ A module's parameter moves to the device ``meta`` as soon as it is registered, a
 that of an ordinary model.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,15 +15,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-LOOKS = frozenset(
-    ("size", "dim", "numel", "nelement", "stride", "is_floating_point", "is_complex", "element_size", "__len__")
-    + ("is_contiguous", "requires_grad_", "get_device", "ndimension")
+LOOKS = re.compile(
+    "size|dim|numel|nelement|stride|is_floating_point|is_complex|element_size|__len__|is_contiguous|requires_grad_|"
+    "get_device|ndimension"
 )
 """methods that read no value"""
 
-ANEW = frozenset(
-    ("normal_", "uniform_", "trunc_normal_", "exponential_", "zero_", "zeros_", "ones_", "fill_", "constant_", "copy_")
-    + ("kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_", "eye_", "dirac_")
+ANEW = re.compile(
+    "(normal|uniform|trunc_normal|exponential|zero|zeros|ones|fill|constant|copy|kaiming_uniform|kaiming_normal|"
+    "xavier_uniform|xavier_normal|orthogonal|eye|dirac)_"
 )
 """operations that give a tensor all of its values"""
 
@@ -98,7 +99,9 @@ class _Draws(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        looks = name in LOOKS or (name in ("__get__", "__set__") and getattr(func, "__self__", None) is not _DATA)
+        looks = LOOKS.fullmatch(name) or (
+            name in ("__get__", "__set__") and getattr(func, "__self__", None) is not _DATA
+        )
         if name == "empty":  # a further parameter: only one has values at a time
             self.finish()
         if looks:
@@ -109,7 +112,7 @@ class _Draws(TorchFunctionMode):
             if not (isinstance(value, nn.Parameter) and value.is_meta and self._number(value) is not None):
                 return value
             changed.append(value)
-            self._hold(value, anew=name in ANEW and len(changed) == 1)
+            self._hold(value, anew=len(changed) == 1 and ANEW.fullmatch(name) is not None)
             return self.values
 
         arguments, named = tree_map(real, (args, kwargs))

@@ -1,10 +1,8 @@
 """Loading a Hugging Face model."""
 
-import contextlib
 import json
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -12,15 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ModelError
 from corerl.files import read_text
 from corerl.registry.modules import uncollected
-from corerl_torch.hollow import Take, drawn, parameters_on_meta
-from corerl_torch.model_files import Source, find_files, sources
 from corerl_torch.tokenizers import check_parts
 
 Head = Literal["lm", "value", "score"]
@@ -45,14 +40,14 @@ def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtyp
         ModelError: no such folder, missing or damaged weights, weights of other shapes, an architecture unknown to
             transformers, or an attention whose package is not installed.
     """
-    described = _described(model, head)
-    with _as_model_errors(model, meta=device == "meta"):
+    described = describe(model, head)
+    with as_model_errors(model, meta=device == "meta"):
         # create tensors directly on the fastest device
         place = "meta" if device == "meta" else fastest_device(model)
         with own_random_state(place, seed), torch.device(place):
             if model.load_format == "dummy" or device == "meta":
                 loaded = described.build()
-                _cast(loaded, dtype)
+                cast(loaded, dtype)
             else:
                 with _no_report():
                     loaded, info = described.auto.from_pretrained(
@@ -64,106 +59,9 @@ def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtyp
                         ignore_mismatched_sizes=True,  # reported below
                         **described.options,
                     )
-                _check_complete(model.path, info["missing_keys"], head)
-                _check_shapes(model.path, info["mismatched_keys"])
-    return _without_bias(loaded, head).to(device)
-
-
-def load_hollow(model: ModelConfig, head: Head, dtype: torch.dtype) -> tuple[Any, list[nn.Parameter]]:
-    """The model of :func:`load_model` with its parameters on ``meta``; buffers that no file has are real, on the CPU.
-
-    Returns:
-        The model, and its parameters in the order in which they were made.
-
-    Raises:
-        ModelError: as there.
-    """
-    from transformers.initialization import no_init_weights
-
-    described, created = _described(model, head), []  # type: tuple[_Described, list[nn.Parameter]]
-    with _as_model_errors(model, meta=True), torch.device("cpu"), no_init_weights(), parameters_on_meta(created):
-        loaded = described.build()
-        loaded.tie_weights()
-    _cast(loaded, dtype)
-    return _without_bias(loaded, head), created
-
-
-def draw(model: ModelConfig, head: Head, seed: int, take: Take, give: Callable[[int], Tensor | None]) -> Any:
-    """Draw the random weights of ``load_format: dummy`` one tensor at a time, with the numbers of :func:`load_model`.
-
-    Args:
-        take: called with each parameter's number, in the order in which they were made, and its values, float32; again
-            if the values change later.
-        give: returns the values that were taken.
-
-    Returns:
-        The model, with buffers alone.
-    """
-    described, created, place = _described(model, head), [], fastest_device(model)  # type: ignore[var-annotated]
-    with _as_model_errors(model, meta=False), own_random_state(place, seed), torch.device(place):
-        with drawn(take, give, created, place):
-            return described.build()
-
-
-def draw_missing(model: Any, missing: Collection[str], seed: int) -> dict[str, Tensor]:
-    """Random values of weights that the files of a hollow model lack, such as a new value head."""
-    values: dict[str, Tensor] = {}
-    named = dict(model.named_parameters())
-    if not any(name in missing for name in named):
-        return values
-    names = [name for name in named if name in missing]
-    for name, parameter in named.items():
-        parameter._is_hf_initialized = name not in missing
-    with own_random_state("cpu", seed):
-        with drawn(
-            lambda number, value: values.update({names[number]: value}),
-            lambda number: None,
-            [named[name] for name in names],
-            "cpu",
-        ):
-            model.initialize_weights()
-    return values
-
-
-def read_sources(model: Any, config: ModelConfig, head: Head) -> tuple[dict[str, Source], set[str]] | None:
-    """Each stored tensor of a hollow model, by name, and the names of those that its files lack.
-
-    Returns:
-        None if transformers itself has to read the files: they are no safetensors, or quantised, or the model has code
-        of its own.
-
-    Raises:
-        ModelError: as from :func:`load_model`.
-    """
-    described = _described(config, head)
-    if config.trust_remote_code or getattr(described.config, "quantization_config", None) is not None:
-        return None
-    with _as_model_errors(config, meta=False):
-        files = find_files(described.path, local=bool(described.options["local_files_only"]))
-        if not files:
-            return None
-        found = sources(model, files)
-        if head == "lm":
-            _read_generation_config(model, described)
-    state = model.state_dict()
-    ties: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        ties.setdefault(id(parameter), []).append(name)
-    for names in ties.values():  # files may have a tied tensor under either name
-        present = [name for name in names if name in found]
-        found |= {name: found[present[0]] for name in names if present and name not in found}
-    ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_missing or ()]
-    missing = {name for name in state if name not in found}
-    _check_complete(config.path, (name for name in missing if not any(each.search(name) for each in ignored)), head)
-    _check_shapes(
-        config.path,
-        (
-            (name, each.shape, state[name].shape)
-            for name, each in found.items()
-            if each.shape != tuple(state[name].shape)
-        ),
-    )
-    return found, missing
+                check_complete(model.path, info["missing_keys"], head)
+                check_shapes(model.path, info["mismatched_keys"])
+    return without_bias(loaded, head).to(device)
 
 
 def fastest_device(model: ModelConfig) -> str:
@@ -171,7 +69,7 @@ def fastest_device(model: ModelConfig) -> str:
     return "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
 
 
-class _Described(NamedTuple):
+class Described(NamedTuple):
     """A model's class and config, before its weights."""
 
     auto: Any
@@ -190,7 +88,7 @@ class _Described(NamedTuple):
         )
 
 
-def _described(model: ModelConfig, head: Head) -> _Described:
+def describe(model: ModelConfig, head: Head) -> Described:
     with uncollected():
         from transformers import (
             AutoConfig,
@@ -226,13 +124,13 @@ def _described(model: ModelConfig, head: Head) -> _Described:
     if head != "lm":
         config.num_labels = 1
         config.classifier_dropout = 0.0  # the default of transformers is a tenth
-    with _as_model_errors(model, meta=True):
+    with as_model_errors(model, meta=True):
         attention = supported_attention(auto, config, model.attn_implementation)
-    return _Described(auto, config, path, attention, options)
+    return Described(auto, config, path, attention, options)
 
 
 @contextmanager
-def _as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
+def as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
     """Raise ModelError instead of the errors of transformers and of files.
 
     Args:
@@ -254,24 +152,15 @@ def _as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
 
 
-def _cast(model: Any, dtype: torch.dtype) -> None:
+def cast(model: Any, dtype: torch.dtype) -> None:
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
 
-def _without_bias(model: Any, head: Head) -> Any:
+def without_bias(model: Any, head: Head) -> Any:
     if head == "score":
         model.score.register_parameter("bias", None)
     return model
-
-
-def _read_generation_config(model: Any, described: _Described) -> None:
-    from transformers import GenerationConfig
-
-    local = described.options["local_files_only"]
-    if model.can_generate() and (not local or (Path(described.path) / "generation_config.json").is_file()):
-        with contextlib.suppress(OSError):  # there is none on the hub
-            model.generation_config = GenerationConfig.from_pretrained(described.path, local_files_only=local)
 
 
 def supported_attention(auto: Any, config: Any, wanted: str) -> str:
@@ -337,7 +226,7 @@ def own_random_state(device: str, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _no_report() -> Iterator[None]:
-    """Suppress transformers' table of missing weights; :func:`_check_complete` reports the relevant ones."""
+    """Suppress transformers' table of missing weights; :func:`check_complete` reports the relevant ones."""
     from transformers.utils import logging
 
     present = logging.get_verbosity()
@@ -348,7 +237,7 @@ def _no_report() -> Iterator[None]:
         logging.set_verbosity(present)
 
 
-def _check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+def check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
     """Raise ModelError if weights have other shapes than the config asks for.
 
     Args:
@@ -364,7 +253,7 @@ def _check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Seque
         )
 
 
-def _check_complete(path: str, missing: Iterable[str], head: str) -> None:
+def check_complete(path: str, missing: Iterable[str], head: str) -> None:
     """Raise ModelError if weights are missing, except those of a new value head."""
     lacking = sorted(name for name in missing if head == "lm" or not name.startswith("score."))
     if lacking:

@@ -137,7 +137,8 @@ def initial(model: Any, spec: StrategySpec) -> dict[str, Tensor]:
 def magnitude(weight: Tensor, *, fan_in_fan_out: bool) -> Tensor:
     """The magnitude with which DoRA begins: the norm of each row, as peft computes it."""
     rows = weight.T if fan_in_fan_out else weight
-    return torch.linalg.norm(rows, dim=1).to(weight.dtype)
+    norms: Tensor = torch.linalg.norm(rows, dim=1)
+    return norms.to(weight.dtype)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -174,9 +174,9 @@ def sources(model: Any, files: Sequence[Path]) -> dict[str, Source]:
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    stored = {}
+    stored: dict[str, Stored] = {}
     for path in files:
-        file = safe_open(path, "pt")
+        file: Any = safe_open(path, "pt")
         stored |= {name: Stored(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
     table = get_model_conversion_mapping(model)
     renamings = [each for each in table if isinstance(each, WeightRenaming)]
@@ -218,9 +218,7 @@ def _converted(
 
     first = converter.target_patterns[0]
     names = [target.replace(first, each) for each in converter.target_patterns] if "*" not in first else [target]
-    return {
-        name: Computed(tuple(state[name].shape), lambda name=name: compute(name)) for name in names if name in state
-    }
+    return {name: Computed(tuple(state[name].shape), partial(compute, name)) for name in names if name in state}
 
 
 def _lazily(converter: Any, collected: dict[str, list[Stored]]) -> Source | None:
