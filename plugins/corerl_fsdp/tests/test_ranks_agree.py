@@ -103,6 +103,27 @@ if EVERY:
         divided(2, size=2, warm=True, config={"lora_rank": 2, "target_modules": ["q_proj", "v_proj"]}),
     ]
 
+
+def copied(group, **changes):
+    """A case in which groups of so many ranks have the whole model each."""
+    return case(fsdp={"fsdp_size": group, **changes.pop("fsdp", {})}, **changes)
+
+
+CASES += [
+    copied(2, size=4, checkpointing=True, rows=3),
+    copied(2, size=4, fsdp={"ulysses_sequence_parallel_size": 2}),
+    copied(1, size=2, warm=True, config={"lora_rank": 2}, cut=CUTS[1]),
+]
+if EVERY:
+    CASES += [
+        *(copied(group, size=4, packed=group == 2) for group in (1, 2)),
+        *(copied(group, size=size, head="value") for size, group in ((2, 1), (4, 1), (4, 2), (4, 4))),
+        copied(2, size=4, fsdp={"shard_gradients": True, "reshard_after_forward": False}, cut=CUTS[1]),
+        copied(2, size=4, fsdp={"ulysses_sequence_parallel_size": 4}, checkpointing=True),
+        copied(2, size=4, fsdp={"ema_decay": 0.9}, warm=True, config={"lora_rank": 2}),
+        copied(2, size=4, **ROUTED),
+    ]
+
 if EVERY:
     CASES += [
         case((family, tied), packed, size=size, checkpointing=size == 4)
@@ -181,12 +202,27 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, che
             torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=1e-5)
 
 
-def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs):
-    job = {"grad_clip": 0.01}
+@pytest.mark.parametrize("options", [{}, {"fsdp_size": 2}])
+def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs, options):
+    job = {"grad_clip": 0.01, "fsdp": options}
     results, expected = beside(worlds, model_dirs["qwen2", True], True, CUTS[2], False, 3, 4, job)
     assert results[3]["metrics"]["grad_norm"] == pytest.approx(expected["metrics"]["grad_norm"], rel=1e-5)
     for name, true in expected["weights"].items():
         torch.testing.assert_close(results[3]["weights"][name], true, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "message"),
+    [
+        (2, {"fsdp_size": 3}, "fsdp_size: 3 does not divide the 2 ranks"),
+        (2, {"fsdp_size": 0}, "fsdp_size: is 0, and must be a number of ranks, or -1 for all"),
+        (2, {"fsdp_size": 2, "expert_parallel_size": 2}, "fsdp_size: must be -1 with expert_parallel_size"),
+    ],
+)
+def test_groups_that_cannot_be_made_are_refused(worlds, model_dirs, size, options, message):
+    job = {"kind": "build", "model": model_dirs["qwen3_moe", False], "fsdp": options}
+    for result in worlds[size].run(**job):
+        assert result["error"].startswith(f"ConfigError: actor.strategy.{message}")
 
 
 def test_bf16_ranks_are_near_one_device(worlds, model_dirs):

@@ -41,6 +41,23 @@ def test_a_checkpoint_of_two_ranks_is_read_by_two_four_and_one(worlds, model_dir
         assert_same(result["weights"], straight["weights"], atol=1e-5)
 
 
+@pytest.mark.parametrize(("saving", "reading"), [({"fsdp_size": 2}, {}), ({}, {"fsdp_size": 2})])
+def test_a_checkpoint_of_groups_with_copies_is_read_by_any_number_of_ranks(
+    worlds, model_dirs, tmp_path, saving, reading
+):
+    job = {"kind": "train", "model": model_dirs["qwen2", True], "cut": FSDP["cut"]}
+    straight = rank_jobs.run({**job, "seeds": [0, 1]})
+    results = worlds[4].run(**job, seeds=[0], save=str(tmp_path), fsdp=saving)
+    saved = results[0]["weights"]
+    for result in results:
+        assert_same(result["weights"], saved)
+    assert_same(dict(read_sharded(tmp_path, ModelConfig(job["model"]))), saved)
+    again = [worlds[4].run(**job, load=str(tmp_path), seeds=[1], fsdp=reading)[3]]
+    again.append(worlds[2].run(**job, load=str(tmp_path), seeds=[1], fsdp={})[1])
+    for result in again:
+        assert_same(result["weights"], straight["weights"], atol=1e-5)
+
+
 def test_two_ranks_hold_what_the_estimate_of_their_memory_says(worlds, model_dirs):
     """The sum over ranks is that of one model; gradients are divided when the last micro-batch is through."""
     config = {"load_format": "dummy", "dtype": "bf16"}

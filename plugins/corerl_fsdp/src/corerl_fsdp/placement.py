@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 
 from corerl.contracts.training_strategies import StrategySpec
+from corerl.errors import ConfigError
 from corerl.models import compute_dtype
 from corerl_fsdp.filling import Weights
 from corerl_fsdp.mixture import prepare, shares_prefixes
@@ -22,7 +23,23 @@ from corerl_torch import lora
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.experts.parallel import ExpertGroup
 from corerl_torch.media import freeze_tower, in_tower
+from corerl_torch.ranks import grid
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
+
+
+def shard_mesh(ranks: DeviceMesh, options: FsdpOptions) -> DeviceMesh:
+    """The mesh that FSDP2 shards over: all ranks, or (copies, ranks of a shard group); a collective.
+
+    Raises:
+        ConfigError: the size of a group does not divide the number of ranks, or ranks divide the experts too.
+    """
+    options.check_groups("actor.strategy")
+    size = options.shards(ranks.size())
+    if size == ranks.size():
+        return ranks
+    if ranks.size() % size:
+        raise ConfigError("actor.strategy.fsdp_size", f"{size} does not divide the {ranks.size()} ranks")
+    return grid(size, ranks.device_type, options.timeout, ("replicate", "shard"))
 
 
 def sharded_model(
@@ -40,6 +57,7 @@ def sharded_model(
     ranks in float32.
 
     Args:
+        mesh: from :func:`shard_mesh`.
         sequence: the ranks that share rows with this one.
         experts: the ranks that divide the experts with this one.
 
@@ -73,7 +91,7 @@ def sharded_model(
     )
     mixed = spec.optim is not None and compute != torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)
-    reshard = options.reshard_after_forward and mesh.size() > 1  # a single rank holds all weights
+    reshard = options.reshard_after_forward and mesh.shape[-1] > 1  # a single rank of a group holds all weights
     if experts is not None:
         freed = options.reshard_after_forward and experts.replicas.size() > 1
         for module in expert_modules(model).values():
@@ -117,6 +135,7 @@ def full_together(parameters: Sequence[Tensor], device: str, dtype: torch.dtype 
     if len(sharded) < len(parameters):
         return [full(each, device, dtype) for each in parameters]
     mesh = sharded[0].device_mesh
+    mesh = mesh["shard"] if mesh.ndim > 1 else mesh
     held = [each.to_local().to(device) for each in sharded]
     own = lora.cast(torch.cat([each.reshape(-1) for each in held]), dtype)
     shares = [[_elements(each, mesh.size(), rank) for each in sharded] for rank in range(mesh.size())]
