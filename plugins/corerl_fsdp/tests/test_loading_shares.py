@@ -1,6 +1,7 @@
 """Ranks load their shares: the values of one device, and no more memory than a share and one tensor."""
 
 import json
+import os
 
 import pytest
 import rank_jobs
@@ -12,6 +13,8 @@ from corerl_torch.loading import load_model
 from families import write_config
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
+
+EVERY = os.environ.get("CORERL_EVERY_COMBINATION") == "1"
 
 SLACK = 20_000
 """bytes: buffers, padded shares, facts that ranks exchange; padded rows need no model that probes their packing"""
@@ -44,31 +47,40 @@ def require_shares(worlds, folder, size=2, options=None, **job):
 EXPERTS = {"num_experts": 8, "moe_intermediate_size": 32, "hidden_size": 64}
 
 
-@pytest.mark.parametrize(
-    ("files", "job"),
-    [
-        ({"tie_word_embeddings": True, "num_hidden_layers": 10}, {}),
-        ({"dtype": torch.bfloat16, "shard": "100KB"}, {"size": 4}),
-        ({"family": "qwen3_moe", **EXPERTS}, {"size": 2}),
-        ({"family": "qwen3_moe", **EXPERTS}, {"size": 4, "options": {"expert_parallel_size": 2}}),
-        ({"family": "llama"}, {"head": "value", "config": {"lora_rank": 2, "load_format": "auto", "dtype": "bf16"}}),
-        ({}, {"config": {"lora_rank": 2, "lora_dora": True, "load_format": "auto", "dtype": "bf16"}}),
-    ],
-    ids=["tied", "half index", "experts", "divided experts", "value head with adapters", "dora"],
-)
-def test_ranks_read_their_shares_of_the_files(worlds, tmp_path, files, job):
+TIED = {"tie_word_embeddings": True, "num_hidden_layers": 10}
+ADAPTED = {"lora_rank": 2, "load_format": "auto", "dtype": "bf16"}
+CASES = {
+    "experts": ({"family": "qwen3_moe", "shard": "300KB", **EXPERTS}, {}),
+    "value head with adapters": ({"family": "llama"}, {"head": "value", "config": ADAPTED}),
+}
+if EVERY:
+    CASES |= {
+        "tied": (TIED, {}),
+        "half index": ({"dtype": torch.bfloat16, "shard": "100KB"}, {"size": 4}),
+        "divided experts": ({"family": "qwen3_moe", **EXPERTS}, {"size": 4, "options": {"expert_parallel_size": 2}}),
+        "groups with copies": ({}, {"size": 4, "options": {"fsdp_size": 2}}),
+        "dora": ({}, {"config": {**ADAPTED, "lora_dora": True}}),
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_read_their_shares_of_the_files(worlds, tmp_path, name):
+    files, job = CASES[name]
     require_shares(worlds, written(tmp_path, **files), **job)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe"])
-def test_random_weights_are_those_of_one_device_for_any_number_of_ranks(worlds, tmp_path, family):
+@pytest.mark.parametrize(
+    ("family", "size"),
+    [("qwen3_moe", 2), *((family, size) for family in ("qwen2", "qwen3_moe") for size in (2, 4) if EVERY)],
+)
+def test_random_weights_are_those_of_one_device_for_any_number_of_ranks(worlds, tmp_path, family, size):
     write_config(tmp_path, family, **{**SHAPE, **EXPERTS, "tie_word_embeddings": False})
-    for size in (2, 4):
-        require_shares(worlds, tmp_path, size, config={"load_format": "dummy"}, seed=5)
+    require_shares(worlds, tmp_path, size, config={"load_format": "dummy"}, seed=5)
 
 
+@pytest.mark.skipif(not EVERY, reason="CORERL_EVERY_COMBINATION is not set")
 def test_files_with_a_tied_tensor_under_its_other_name_are_read(worlds, tmp_path):
-    folder = written(tmp_path, tie_word_embeddings=True, num_hidden_layers=10)
+    folder = written(tmp_path, **TIED)
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

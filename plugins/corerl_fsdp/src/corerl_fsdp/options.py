@@ -136,7 +136,7 @@ class FsdpOptions(TorchOptions):
 
     NAME: ClassVar[str] = "fsdp"
 
-    timeout: float = option(600.0, "seconds that a rank waits for the others, or for rank 0 to read the model", gt=0)
+    timeout: float = option(600.0, "seconds that a rank waits for the others, also while they load the model", gt=0)
     fsdp_size: int = option(
         -1,
         "consecutive ranks that divide the weights (a shard group); the other groups have copies (HSDP); -1: all ranks",

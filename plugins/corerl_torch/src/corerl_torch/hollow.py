@@ -43,10 +43,11 @@ def parameters_on_meta(created: list[nn.Parameter], registered: Take = lambda nu
 
     def without_storage(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         register(module, name, parameter)
-        if parameter is None or parameter.is_meta:
-            return
-        kind: Any = type(parameter)
-        hollow = kind(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+        with torch._C.DisableTorchFunction():
+            if parameter is None or parameter.is_meta:
+                return
+            kind: Any = type(parameter)
+            hollow = kind(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
         hollow.__dict__.update(parameter.__dict__)
         module._parameters[name] = hollow
         created.append(hollow)
@@ -105,7 +106,9 @@ class _Draws(TorchFunctionMode):
         if name == "empty":  # a further parameter: only one has values at a time
             self.finish()
         if looks:
-            return func(*args, **kwargs)
+            of = getattr(func, "__self__", None)
+            hollow = (of is _META or of is _DEVICE) and self._number(args[0]) is not None
+            return func(*args, **kwargs) if not hollow else torch.device(self.place) if of is _DEVICE else False
         changed: list[nn.Parameter] = []
 
         def real(value: Any) -> Any:
@@ -137,3 +140,5 @@ class _Draws(TorchFunctionMode):
 
 
 _DATA: Any = torch.Tensor.data
+_META: Any = torch.Tensor.is_meta
+_DEVICE: Any = torch.Tensor.device
