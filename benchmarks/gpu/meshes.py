@@ -37,7 +37,7 @@ from corerl_testing.published_shapes import SHAPES, published_config
 from corerl_torch import ranks
 from corerl_torch.loading import load_model
 
-TINY = {
+TINY: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 4,

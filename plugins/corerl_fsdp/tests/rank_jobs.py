@@ -1,5 +1,7 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -85,9 +87,12 @@ class Jobs(RankJobs):
         return {"scales": [before, strategy.loss_scale.value], "grad_norm": "grad_norm" in metrics, "moved": moved}
 
     def loading(self, job):
-        """Most bytes that this rank held while it loaded, its share, the largest tensor, adapters, and the weights."""
+        """Most bytes that this rank held while it loaded (``load``: a checkpoint), its share, other sizes, the weights."""
         with Held() as seen:
             strategy = self.strategy(job)
+        if "load" in job:
+            with Held() as seen:
+                strategy.load(Path(job["load"]))
         named = [*strategy.model.named_parameters()]
         adapters = [each for name, each in named if ".lora_" in name]
         sizes = [each.numel() * each.element_size() for _, each in named]

@@ -87,6 +87,17 @@ def test_files_with_a_tied_tensor_under_its_other_name_are_read(worlds, tmp_path
     require_shares(worlds, folder)
 
 
+@pytest.mark.skipif(not EVERY, reason="CORERL_EVERY_COMBINATION is not set")
+def test_ranks_read_their_shares_of_a_checkpoint_of_another_number_of_ranks(worlds, tmp_path):
+    folder = str(write_config(tmp_path / "model", "qwen2", **{**SHAPE, "tie_word_embeddings": False}))
+    options = {"use_remove_padding": False}
+    worlds[2].run(kind="train", model=folder, fsdp=options, seeds=[], save=str(tmp_path / "saved"))
+    for result in worlds[4].run(kind="loading", model=folder, fsdp=options, load=str(tmp_path / "saved")):
+        assert "error" not in result, result["error"]
+        assert result["most"] <= 3 * result["share"] + result["largest"] + SLACK  # weights and AdamW's two moments
+        assert 3 * result["share"] + result["largest"] + SLACK < 1.5 * result["all"]
+
+
 def without_a_tensor(folder):
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]

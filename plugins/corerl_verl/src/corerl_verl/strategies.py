@@ -131,7 +131,7 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
 
 def _shard_group(conversion: Conversion, role: str, key: str) -> None:
     """verl's size of a group of ranks that shard the model; a negative one, or one of all GPUs, is no group."""
-    size = conversion.given.get(key)
+    size: Any = conversion.given.get(key)
     if not is_number(size):
         return
     if size > 0 and (conversion.gpus is None or size < conversion.gpus):
