@@ -87,7 +87,7 @@ class Jobs(RankJobs):
         return {"scales": [before, strategy.loss_scale.value], "grad_norm": "grad_norm" in metrics, "moved": moved}
 
     def loading(self, job):
-        """Most bytes that this rank held while it loaded (``load``: a checkpoint), its share, other sizes, the weights."""
+        """Most bytes that this rank held while it loaded (``load``: a checkpoint), its share, other sizes, weights."""
         with Held() as seen:
             strategy = self.strategy(job)
         if "load" in job:
