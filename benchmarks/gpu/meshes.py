@@ -6,7 +6,7 @@ The model has random weights of a published shape, in two safetensors files that
 time until a rank has its share: from the files, and with ``load_format: dummy``. ``host MiB`` is the largest anonymous
 memory of a rank while it loads, above that before, sampled every 5 ms; pages of the files themselves do not count.
 ``bound MiB`` is a share and one tensor, the limit of host and device together. The update has 50 rows of 128 + 512
-tokens for each rank, gradient checkpointing on, bf16 over float32 weights. 2 GPUs, 1.5B: about 60 s.
+tokens for each rank, gradient checkpointing on, bf16 over float32 weights. 2 GPUs, 1.5B: about 70 s.
 
 On a CPU: ``torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py --device cpu``, with a tiny model; about 10 s.
 """
