@@ -1,10 +1,14 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl_fsdp.fsdp import FsdpStrategy
@@ -82,6 +86,21 @@ class Jobs(RankJobs):
         moved = any(not torch.equal(each, weights[name]) for name, each in copied_weights(strategy).items())
         return {"scales": [before, strategy.loss_scale.value], "grad_norm": "grad_norm" in metrics, "moved": moved}
 
+    def loading(self, job):
+        """Most bytes that this rank held while it loaded (``load``: a checkpoint), its share, other sizes, weights."""
+        with Held() as seen:
+            strategy = self.strategy(job)
+        if "load" in job:
+            with Held() as seen:
+                strategy.load(Path(job["load"]))
+        named = [*strategy.model.named_parameters()]
+        adapters = [each for name, each in named if ".lora_" in name]
+        sizes = [each.numel() * each.element_size() for _, each in named]
+        share = held([each for _, each in named]) + held(strategy.model.buffers())
+        found = {"most": seen.most, "share": share, "largest": max(sizes), "all": sum(sizes)}
+        adapted = sum(each.numel() * each.element_size() for each in adapters)
+        return found | {"adapters": adapted, "weights": copied_weights(strategy)}
+
     def gathered(self, job):
         """Bytes that this rank gives to the others: of weights in bf16, and of weights as they are held."""
         strategy, found = self.strategy(job), []
@@ -92,6 +111,32 @@ class Jobs(RankJobs):
                     pass
             found.append(given.size)
         return found
+
+
+class Held(TorchDispatchMode):
+    """The most bytes of tensors alive at a time; of a tensor that a file has, the bytes of the part that is copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive, self.mapped, self.most = {}, {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if any(issubclass(each, DTensor) for each in types):
+            return result
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor) and each.device.type == "cpu":
+                storage = each.untyped_storage()
+                if "set_.source_Storage" in str(function):
+                    self.mapped[storage._cdata] = StorageWeakRef(storage)
+                elif storage._cdata not in self.mapped:
+                    self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.alive = {key: value for key, value in self.alive.items() if not value[0].expired()}
+        self.mapped = {key: value for key, value in self.mapped.items() if not value.expired()}
+        of_a_file = "copy_" in str(function) and args[1].untyped_storage()._cdata in self.mapped
+        read = args[1].numel() * args[1].element_size() if of_a_file else 0
+        self.most = max(self.most, read + sum(size for _, size in self.alive.values()))
+        return result
 
 
 class Given(TorchDispatchMode):

@@ -1,8 +1,11 @@
 import pytest
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.errors import ConfigError
 from corerl_check import Machine
+from corerl_check.size import model_size
 from corerl_fsdp.options import FsdpOptions, TorchOptions
+from families import write_config
 
 
 def found(options, n=8, key="actor.strategy"):
@@ -25,6 +28,25 @@ def test_the_tokens_that_sharing_saves_are_a_note():
 )
 def test_nothing_is_noted_if_prefixes_are_not_shared(options):
     assert found(options) == [] == found(FsdpOptions(), n=1) == found(FsdpOptions(), key="critic.strategy")
+
+
+def test_a_rank_of_a_shard_group_holds_what_it_holds_without_further_groups(tmp_path):
+    folder = str(write_config(tmp_path, "qwen2"))
+    size = model_size(ModelConfig(folder), "cpu")
+    alone, group = FsdpOptions().share(size, 2, ModelConfig(folder), updated=True), FsdpOptions(fsdp_size=2)
+    assert group.share(size, 8, ModelConfig(folder), updated=True) == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fsdp_size": 0}, "is 0, and must be a number of ranks, or -1 for all"),
+        ({"fsdp_size": 2, "expert_parallel_size": 2}, "must be -1 with expert_parallel_size, whose experts have no"),
+    ],
+)
+def test_groups_of_ranks_that_do_not_go_together_are_refused_by_the_check(options, message):
+    with pytest.raises(ConfigError, match=rf"^critic\.strategy\.fsdp_size: {message}"):
+        FsdpOptions(**options).check("critic.strategy", TrainConfig(model=ModelConfig("m")))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,11 @@ def case(model=("qwen2", True), packed=True, cut=CUTS[2], checkpointing=False, c
 CASES = [
     *(
         case(packed=packed, checkpointing=checkpointing, chunk=chunk)
-        for packed, checkpointing, chunk in itertools.product((True, False), (True, False), (None, 3))
+        for packed, checkpointing, chunk in (
+            itertools.product((True, False), (True, False), (None, 3))
+            if EVERY
+            else ((True, True, None), (True, False, 3), (False, True, 3), (False, False, None))  # each pair of values
+        )
     ),
     *(case(packed=packed, cut=cut) for packed, cut in itertools.product((True, False), CUTS[:2])),
     *(
@@ -39,7 +43,7 @@ CASES = [
         for family, tied, packed in itertools.product(("qwen2", "qwen3", "llama"), (True, False), (True, False))
     ),
     *(case(packed=packed, size=size, head="value") for packed in (True, False) for size in (2, 4)),
-    *(case(rows=3, size=4, cut=cut) for cut in CUTS),
+    *(case(rows=3, size=4, cut=cut) for cut in (CUTS if EVERY else CUTS[1:2])),
     case(rows=1, size=2),
     case(fsdp={"reshard_after_forward": False}, size=4),
     case(fsdp={"shard_gradients": True}, size=4, cut=CUTS[1]),
@@ -58,8 +62,16 @@ CASES += [
         for (size, together), chunks in (((2, 2), (None, 3)), ((4, 2), (3, None)), ((4, 4), (None, 3)))
         for checkpointing, chunk in zip((True, False), chunks, strict=True)
     ),
-    *(shared(together, size=4, cut=cut) for together, cut in itertools.product((2, 4), CUTS[:2])),
-    *(shared(4, model=model, size=4) for model in itertools.product(("qwen3", "llama"), (True, False))),
+    *(
+        shared(together, size=4, cut=cut)
+        for together, cut in itertools.product((2, 4), CUTS[:2])
+        if EVERY or cut == CUTS[together == 4]
+    ),
+    *(
+        shared(4, model=model, size=4)
+        for model in itertools.product(("qwen3", "llama"), (True, False))
+        if EVERY or model[1] == (model[0] == "llama")
+    ),
     *(shared(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
     *(shared(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),
     *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=size == 4) for size in (2, 4)),
@@ -101,6 +113,27 @@ if EVERY:
         divided(4, size=4, fsdp={"reshard_after_forward": False, "shard_gradients": True}, cut=CUTS[1]),
         divided(2, size=4, fsdp={"ema_decay": 0.9}, packed=False, checkpointing=True),
         divided(2, size=2, warm=True, config={"lora_rank": 2, "target_modules": ["q_proj", "v_proj"]}),
+    ]
+
+
+def copied(group, **changes):
+    """A case in which groups of so many ranks have the whole model each."""
+    return case(fsdp={"fsdp_size": group, **changes.pop("fsdp", {})}, **changes)
+
+
+CASES += [
+    copied(2, size=4, checkpointing=True, rows=3),
+    copied(2, size=4, fsdp={"ulysses_sequence_parallel_size": 2}),
+    copied(1, size=2, warm=True, config={"lora_rank": 2}, cut=CUTS[1]),
+]
+if EVERY:
+    CASES += [
+        *(copied(group, size=4, packed=group == 2) for group in (1, 2)),
+        *(copied(group, size=size, head="value") for size, group in ((2, 1), (4, 1), (4, 2), (4, 4))),
+        copied(2, size=4, fsdp={"shard_gradients": True, "reshard_after_forward": False}, cut=CUTS[1]),
+        copied(2, size=4, fsdp={"ulysses_sequence_parallel_size": 4}, checkpointing=True),
+        copied(2, size=4, fsdp={"ema_decay": 0.9}, warm=True, config={"lora_rank": 2}),
+        copied(2, size=4, **ROUTED),
     ]
 
 if EVERY:
@@ -181,12 +214,27 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, che
             torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=1e-5)
 
 
-def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs):
-    job = {"grad_clip": 0.01}
+@pytest.mark.parametrize("options", [{}, {"fsdp_size": 2}])
+def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs, options):
+    job = {"grad_clip": 0.01, "fsdp": options}
     results, expected = beside(worlds, model_dirs["qwen2", True], True, CUTS[2], False, 3, 4, job)
     assert results[3]["metrics"]["grad_norm"] == pytest.approx(expected["metrics"]["grad_norm"], rel=1e-5)
     for name, true in expected["weights"].items():
         torch.testing.assert_close(results[3]["weights"][name], true, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "message"),
+    [
+        (2, {"fsdp_size": 3}, "fsdp_size: 3 does not divide the 2 ranks"),
+        (2, {"fsdp_size": 0}, "fsdp_size: is 0, and must be a number of ranks, or -1 for all"),
+        (2, {"fsdp_size": 2, "expert_parallel_size": 2}, "fsdp_size: must be -1 with expert_parallel_size"),
+    ],
+)
+def test_groups_that_cannot_be_made_are_refused(worlds, model_dirs, size, options, message):
+    job = {"kind": "build", "model": model_dirs["qwen3_moe", False], "fsdp": options}
+    for result in worlds[size].run(**job):
+        assert result["error"].startswith(f"ConfigError: actor.strategy.{message}")
 
 
 def test_bf16_ranks_are_near_one_device(worlds, model_dirs):

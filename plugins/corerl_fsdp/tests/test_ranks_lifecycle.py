@@ -21,12 +21,13 @@ from corerl_torch import ranks
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
+EVERY = os.environ.get("CORERL_EVERY_COMBINATION") == "1"
 FSDP = {"fsdp": {}, "cut": {"max_tokens": 30}}
 
 assert_same = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("head", ["lm", "value"])
+@pytest.mark.parametrize("head", ["lm", *(["value"] if EVERY else [])])
 def test_a_checkpoint_of_two_ranks_is_read_by_two_four_and_one(worlds, model_dirs, tmp_path, head):
     job = {"kind": "train", "model": model_dirs["qwen2", True], "head": head, **FSDP}
     straight = rank_jobs.run({"kind": "train", "model": job["model"], "head": head, "seeds": [0, 1, 2, 3]})
@@ -38,6 +39,23 @@ def test_a_checkpoint_of_two_ranks_is_read_by_two_four_and_one(worlds, model_dir
     on_four = worlds[4].run(**job, load=str(tmp_path), seeds=[2, 3])
     on_one = rank_jobs.run({**job, "load": str(tmp_path), "seeds": [2, 3]})
     for result in (*on_two, *on_four, on_one):
+        assert_same(result["weights"], straight["weights"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("saving", "reading"), [({"fsdp_size": 2}, {}), *([({}, {"fsdp_size": 2})] if EVERY else [])])
+def test_a_checkpoint_of_groups_with_copies_is_read_by_any_number_of_ranks(
+    worlds, model_dirs, tmp_path, saving, reading
+):
+    job = {"kind": "train", "model": model_dirs["qwen2", True], "cut": FSDP["cut"]}
+    straight = rank_jobs.run({**job, "seeds": [0, 1]})
+    results = worlds[4].run(**job, seeds=[0], save=str(tmp_path), fsdp=saving)
+    saved = results[0]["weights"]
+    for result in results:
+        assert_same(result["weights"], saved)
+    assert_same(dict(read_sharded(tmp_path, ModelConfig(job["model"]))), saved)
+    again = [worlds[4].run(**job, load=str(tmp_path), seeds=[1], fsdp=reading)[3]]
+    again.append(worlds[2].run(**job, load=str(tmp_path), seeds=[1], fsdp={})[1])
+    for result in again:
         assert_same(result["weights"], straight["weights"], atol=1e-5)
 
 

@@ -95,6 +95,19 @@ def convert(*arguments: str) -> tuple[TrainConfig, list[str]]:
     return typed.build(TrainConfig, values), remarks
 
 
+@pytest.mark.parametrize(("size", "group"), [("4", 4), ("8", None), ("-1", None), ("null", None)])
+def test_a_shard_group_of_fewer_than_all_gpus_is_kept(size: str, group: int | None) -> None:
+    config, remarks = convert(
+        "trainer.n_gpus_per_node=8",
+        f"actor_rollout_ref.actor.fsdp_config.fsdp_size={size}",
+        f"critic.model.fsdp_config.fsdp_size={size}",
+        "algorithm.adv_estimator=gae",
+    )
+    for strategy in (config.actor.strategy, config.critic.strategy):
+        assert strategy == ("fsdp" if group is None else {"name": "fsdp", "fsdp_size": group})
+    assert not [each for each in remarks if "fsdp_size" in each and "missing" in each]
+
+
 def test_of_two_names_of_a_clip_width_verls_wins() -> None:
     low, high = "actor_rollout_ref.actor.clip_ratio_low=0.1", "actor_rollout_ref.actor.clip_ratio_high=0.28"
     for arguments in (

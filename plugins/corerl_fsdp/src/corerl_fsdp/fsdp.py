@@ -26,7 +26,7 @@ from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.mixture import load_balance
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.placement import full, full_together, sharded_model
+from corerl_fsdp.placement import full, full_together, shard_mesh, sharded_model
 from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, loss_scale, ranks, sequence_parallel
 from corerl_torch.average import Average, kept
@@ -54,11 +54,12 @@ class FsdpStrategy:
             raise ConfigError(sequence_parallel.KEY, f"{size} slices packed rows: it needs use_remove_padding=true")
         lora.check_export(spec, self.options.lora_export)
         mesh = ranks.join(spec.device, self.options.timeout)
+        shards = shard_mesh(mesh, self.options)
         sequence = sequence_parallel.sequence_group(size, self.options.timeout)
         experts = expert_group(self.options.expert_parallel_size, spec.device, self.options.timeout)
         self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // size, mesh.size() // size
         with ranks.deadline("loading the model", self.options.timeout):
-            self.token_model: Any = sharded_model(spec, self.options, mesh, sequence, experts)
+            self.token_model: Any = sharded_model(spec, self.options, shards, sequence, experts)
         self.model: Any = self.token_model.model
         self.token_model.train(spec.optim is not None)
         self.device = spec.device

@@ -136,7 +136,11 @@ class FsdpOptions(TorchOptions):
 
     NAME: ClassVar[str] = "fsdp"
 
-    timeout: float = option(600.0, "seconds that a rank waits for the others, or for rank 0 to read the model", gt=0)
+    timeout: float = option(600.0, "seconds that a rank waits for the others, also while they load the model", gt=0)
+    fsdp_size: int = option(
+        -1,
+        "consecutive ranks that divide the weights (a shard group); the other groups have copies (HSDP); -1: all ranks",
+    )
     reshard_after_forward: bool = option(
         True, "free a layer's gathered weights after its forward pass and gather them again in the backward pass"
     )
@@ -157,13 +161,14 @@ class FsdpOptions(TorchOptions):
     )
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
-        """For `corerl check`: FSDP2 divides the stored tensors among all ranks.
+        """For `corerl check`: FSDP2 divides the stored tensors among all ranks, or those of a shard group.
 
         While it computes, a rank also holds the gathered weights of two layers and of the parts outside layers (of all
         layers, if they are not freed). Between the micro-batches of an update it holds its own float32 gradients of the
         whole model, unless ``shard_gradients`` divides them: the sum over ranks follows the last micro-batch.
         """
         undivided = super().share(size, ranks, model, updated=updated)
+        ranks = self.shards(ranks)
         trained = size.trained if updated else 0
         kept = 4 if self.ema_decay is None else 8  # float32 weights, and their average
         stored = (kept * trained + size.bytes * (size.parameters - trained)) / ranks
@@ -181,6 +186,22 @@ class FsdpOptions(TorchOptions):
             optimizer_apart=self.optimizer_offload,
             context=self.ulysses_sequence_parallel_size,
         )
+
+    def shards(self, ranks: int) -> int:
+        """Ranks that divide the weights, of so many."""
+        return ranks if self.fsdp_size == -1 else self.fsdp_size
+
+    def check(self, key: str, config: TrainConfig) -> None:
+        """As that of ``torch``; raise ConfigError for groups of ranks that do not go together."""
+        super().check(key, config)
+        self.check_groups(key)
+
+    def check_groups(self, key: str) -> None:
+        """Raise ConfigError for a shard group of no size, and for one beside ranks that divide the experts."""
+        if self.fsdp_size != -1 and self.fsdp_size < 1:
+            raise ConfigError(f"{key}.fsdp_size", f"is {self.fsdp_size}, and must be a number of ranks, or -1 for all")
+        if self.fsdp_size != -1 and self.expert_parallel_size > 1:
+            raise ConfigError(f"{key}.fsdp_size", "must be -1 with expert_parallel_size, whose experts have no copies")
 
     @property
     def unshared(self) -> str:

@@ -1,8 +1,4 @@
-"""Places a model on ranks: built without storage, sharded by FSDP2, filled one tensor at a time.
-
-Rank 0 reads the model into host memory, once; the other ranks read nothing. Rank 0 sends each tensor to all ranks,
-which keep their shares, and then frees it. So beside its share no rank holds more than one tensor on its device.
-"""
+"""Places a model on ranks: built without storage, sharded by FSDP2, and filled with each rank's shares."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,21 +9,37 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 
 from corerl.contracts.training_strategies import StrategySpec
-from corerl.errors import ModelError
+from corerl.errors import ConfigError
 from corerl.models import compute_dtype
+from corerl_fsdp.filling import Weights
 from corerl_fsdp.mixture import prepare, shares_prefixes
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.token_model import TokenModel, decoder_layers
-from corerl_torch import lora, ranks
+from corerl_torch import lora
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.experts.parallel import ExpertGroup
-from corerl_torch.loading import load_model
 from corerl_torch.media import freeze_tower, in_tower
+from corerl_torch.ranks import grid
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
+
+
+def shard_mesh(ranks: DeviceMesh, options: FsdpOptions) -> DeviceMesh:
+    """The mesh that FSDP2 shards over: all ranks, or (copies, ranks of a shard group); a collective.
+
+    Raises:
+        ConfigError: the size of a group does not divide the number of ranks, or ranks divide the experts too.
+    """
+    options.check_groups("actor.strategy")
+    size = options.shards(ranks.size())
+    if size == ranks.size():
+        return ranks
+    if ranks.size() % size:
+        raise ConfigError("actor.strategy.fsdp_size", f"{size} does not divide the {ranks.size()} ranks")
+    return grid(size, ranks.device_type, options.timeout, ("replicate", "shard"))
 
 
 def sharded_model(
@@ -45,6 +57,7 @@ def sharded_model(
     ranks in float32.
 
     Args:
+        mesh: from :func:`shard_mesh`.
         sequence: the ranks that share rows with this one.
         experts: the ranks that divide the experts with this one.
 
@@ -54,24 +67,16 @@ def sharded_model(
             layers.
     """
     compute, dtype = compute_dtype(spec.model, spec.device), lora.weights_dtype(spec)
-    model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
+    weights = Weights(spec, dtype)
+    model = weights.model
     if sequence is not None:
         check_heads(sequence.size, model.config.get_text_config().num_attention_heads)
+    weights.find()
     if lora.enabled(spec):
         lora.add(model, spec)
     elif options.freeze_vision_tower and spec.head == "lm":
         freeze_tower(model, "actor.strategy.freeze_vision_tower")
     prepare(model, spec, options, experts)
-    source: dict[str, Any] = {}
-
-    def read() -> None:
-        source["model"] = load_model(spec.model, spec.head, device="cpu", dtype=dtype, seed=spec.seed)
-        if spec.head == "lm":
-            model.generation_config = source["model"].generation_config
-        if lora.enabled(spec):
-            lora.add(source["model"], spec)
-
-    ranks.on_first_rank(read, ModelError)
     token_model = TokenModel(
         model,
         spec,
@@ -86,7 +91,7 @@ def sharded_model(
     )
     mixed = spec.optim is not None and compute != torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)
-    reshard = options.reshard_after_forward and mesh.size() > 1  # a single rank holds all weights
+    reshard = options.reshard_after_forward and mesh.shape[-1] > 1  # a single rank of a group holds all weights
     if experts is not None:
         freed = options.reshard_after_forward and experts.replicas.size() > 1
         for module in expert_modules(model).values():
@@ -108,8 +113,9 @@ def sharded_model(
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # the sum over ranks: the loss weights are those of all rows
-    token_model.to_empty(device=spec.device)
-    _fill(model, source.get("model"), spec.device)
+    give_storage: Any = token_model._apply
+    give_storage(lambda each: torch.empty_like(each, device=spec.device) if each.is_meta else each.to(spec.device))
+    weights.fill(model)
     return token_model
 
 
@@ -129,6 +135,7 @@ def full_together(parameters: Sequence[Tensor], device: str, dtype: torch.dtype 
     if len(sharded) < len(parameters):
         return [full(each, device, dtype) for each in parameters]
     mesh = sharded[0].device_mesh
+    mesh = mesh["shard"] if mesh.ndim > 1 else mesh
     held = [each.to_local().to(device) for each in sharded]
     own = lora.cast(torch.cat([each.reshape(-1) for each in held]), dtype)
     shares = [[_elements(each, mesh.size(), rank) for each in sharded] for rank in range(mesh.size())]
@@ -144,26 +151,3 @@ def _elements(tensor: Tensor, ranks: int, rank: int) -> int:
     """Elements of a sharded tensor that a rank holds: ``torch.chunk`` divides the rows."""
     rows = -(-len(tensor) // ranks)
     return min(rows, max(0, len(tensor) - rank * rows)) * tensor.shape[1:].numel()
-
-
-@torch.no_grad()
-def _fill(model: Any, source: Any, device: str) -> None:
-    """Copy weights and buffers from rank 0's ``source`` (None on other ranks), which is emptied."""
-    first = dist.get_rank() == 0
-    weights = dict(source.named_parameters()) if first else {}
-    for name, parameter in model.named_parameters():
-        whole = (
-            weights[name].detach().to(device)
-            if first
-            else torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-        )
-        dist.broadcast(whole, 0)
-        share = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.to_local().copy_(share.to_local())
-        if first:
-            weights.pop(name).data = torch.empty(0)
-    buffers = dict(source.named_buffers()) if first else {}
-    for name, buffer in model.named_buffers():
-        if first:
-            buffer.copy_(buffers[name])
-        dist.broadcast(buffer, 0)

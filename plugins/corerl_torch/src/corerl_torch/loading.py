@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -18,15 +18,15 @@ from corerl.files import read_text
 from corerl.registry.modules import uncollected
 from corerl_torch.tokenizers import check_parts
 
+Head = Literal["lm", "value", "score"]
+
 
 def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
     """:func:`load_model` with the head of a language model."""
     return load_model(model, "lm", device=device, dtype=dtype, seed=seed)
 
 
-def load_model(
-    model: ModelConfig, head: Literal["lm", "value", "score"], *, device: str, dtype: torch.dtype, seed: int = 0
-) -> Any:
+def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
     """A transformers model on ``device``, without dropout.
 
     Args:
@@ -40,6 +40,55 @@ def load_model(
         ModelError: no such folder, missing or damaged weights, weights of other shapes, an architecture unknown to
             transformers, or an attention whose package is not installed.
     """
+    described = describe(model, head)
+    with as_model_errors(model, meta=device == "meta"):
+        # create tensors directly on the fastest device
+        place = "meta" if device == "meta" else fastest_device(model)
+        with own_random_state(place, seed), torch.device(place):
+            if model.load_format == "dummy" or device == "meta":
+                loaded = described.build()
+                cast(loaded, dtype)
+            else:
+                with _no_report():
+                    loaded, info = described.auto.from_pretrained(
+                        described.path,
+                        config=described.config,
+                        dtype=dtype,
+                        attn_implementation=described.attention,
+                        output_loading_info=True,
+                        ignore_mismatched_sizes=True,  # reported below
+                        **described.options,
+                    )
+                check_complete(model.path, info["missing_keys"], head)
+                check_shapes(model.path, info["mismatched_keys"])
+    return without_bias(loaded, head).to(device)
+
+
+def fastest_device(model: ModelConfig) -> str:
+    """The device on which weights are made."""
+    return "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
+
+
+class Described(NamedTuple):
+    """A model's class and config, before its weights."""
+
+    auto: Any
+    config: Any
+    path: str
+    attention: str
+    options: dict[str, bool]
+
+    def build(self) -> Any:
+        """The model with random weights, float32: the same random numbers for every dtype."""
+        return self.auto.from_config(
+            self.config,
+            dtype=torch.float32,
+            attn_implementation=self.attention,
+            trust_remote_code=self.options["trust_remote_code"],
+        )
+
+
+def describe(model: ModelConfig, head: Head) -> Described:
     with uncollected():
         from transformers import (
             AutoConfig,
@@ -70,39 +119,25 @@ def load_model(
                 f"model.path: {model.path} reads images, and transformers has no value head for such models"
             )
         auto = AutoModelForImageTextToText
-    try:
-        for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
-            setattr(config, name, 0.0)
-        if head != "lm":
-            config.num_labels = 1
-            config.classifier_dropout = 0.0  # the default of transformers is a tenth
+    for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
+        setattr(config, name, 0.0)
+    if head != "lm":
+        config.num_labels = 1
+        config.classifier_dropout = 0.0  # the default of transformers is a tenth
+    with as_model_errors(model, meta=True):
         attention = supported_attention(auto, config, model.attn_implementation)
-        # create tensors directly on the fastest device
-        fastest = "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
-        place = "meta" if device == "meta" else fastest
-        with own_random_state(place, seed), torch.device(place):
-            if model.load_format == "dummy" or device == "meta":
-                loaded = auto.from_config(
-                    config,
-                    dtype=torch.float32,  # the same random numbers for every dtype
-                    attn_implementation=attention,
-                    trust_remote_code=model.trust_remote_code,
-                )
-                for parameter in loaded.parameters():
-                    parameter.data = parameter.data.to(dtype)
-            else:
-                with _no_report():
-                    loaded, info = auto.from_pretrained(
-                        path,
-                        config=config,
-                        dtype=dtype,
-                        attn_implementation=attention,
-                        output_loading_info=True,
-                        ignore_mismatched_sizes=True,  # reported below
-                        **options,
-                    )
-                _check_complete(model.path, info["missing_keys"], head)
-                _check_shapes(model.path, info["mismatched_keys"])
+    return Described(auto, config, path, attention, options)
+
+
+@contextmanager
+def as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
+    """Raise ModelError instead of the errors of transformers and of files.
+
+    Args:
+        meta: no tensor has storage, so that a RuntimeError is one of the config.
+    """
+    try:
+        yield
     except (SafetensorError, UnpicklingError, EOFError) as error:
         reason = (str(error) or "it is cut off").splitlines()[0]
         raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
@@ -112,12 +147,20 @@ def load_model(
         reason = str(error).splitlines()[0]
         if "PytorchStreamReader" in reason:
             raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
-        if device != "meta":  # on other devices the machine may be the cause
+        if not meta:  # the machine may be the cause
             raise
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
+
+
+def cast(model: Any, dtype: torch.dtype) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def without_bias(model: Any, head: Head) -> Any:
     if head == "score":
-        loaded.score.register_parameter("bias", None)
-    return loaded.to(device)
+        model.score.register_parameter("bias", None)
+    return model
 
 
 def supported_attention(auto: Any, config: Any, wanted: str) -> str:
@@ -183,7 +226,7 @@ def own_random_state(device: str, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _no_report() -> Iterator[None]:
-    """Suppress transformers' table of missing weights; :func:`_check_complete` reports the relevant ones."""
+    """Suppress transformers' table of missing weights; :func:`check_complete` reports the relevant ones."""
     from transformers.utils import logging
 
     present = logging.get_verbosity()
@@ -194,7 +237,7 @@ def _no_report() -> Iterator[None]:
         logging.set_verbosity(present)
 
 
-def _check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+def check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
     """Raise ModelError if weights have other shapes than the config asks for.
 
     Args:
@@ -210,7 +253,7 @@ def _check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Seque
         )
 
 
-def _check_complete(path: str, missing: Iterable[str], head: str) -> None:
+def check_complete(path: str, missing: Iterable[str], head: str) -> None:
     """Raise ModelError if weights are missing, except those of a new value head."""
     lacking = sorted(name for name in missing if head == "lm" or not name.startswith("score."))
     if lacking:

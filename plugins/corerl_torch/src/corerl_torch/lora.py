@@ -120,6 +120,27 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         )
 
 
+def initial(model: Any, spec: StrategySpec) -> dict[str, Tensor]:
+    """Adapters by :func:`add` for a model on ``meta``, which gets weights without memory; magnitudes have no values."""
+    tied: dict[int, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                blank = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+                own = tied.setdefault(id(parameter), torch.nn.Parameter(blank, requires_grad=parameter.requires_grad))
+                module._parameters[name] = own
+    add(model, spec)
+    named = {name.replace(".base_layer", ""): each.detach() for name, each in model.named_parameters()}
+    return {name: each for name, each in named.items() if ".lora_" in name}
+
+
+def magnitude(weight: Tensor, *, fan_in_fan_out: bool) -> Tensor:
+    """The magnitude with which DoRA begins: the norm of each row, as peft computes it."""
+    rows = weight.T if fan_in_fan_out else weight
+    norms: Tensor = torch.linalg.norm(rows, dim=1)
+    return norms.to(weight.dtype)
+
+
 @contextmanager
 def without(model: Any) -> Iterator[None]:
     """Within, the model computes without its adapters; their gradients and values are untouched."""

@@ -48,7 +48,8 @@ def _norm(gradients: list[Tensor]) -> Tensor:
     if isinstance(first, DTensor) and first.device_mesh.ndim > 1:  # in one sum, which is the same on all ranks
         squares = torch.nn.utils.get_total_norm([each.to_local() for each in gradients]) ** 2  # type: ignore[attr-defined]
         dist.all_reduce(squares)
-        return squares.sqrt()
+        placed = zip(first.device_mesh.shape, first.placements, strict=True)
+        return (squares / math.prod(size for size, each in placed if each.is_replicate())).sqrt()
     norm = torch.nn.utils.get_total_norm(gradients)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 

@@ -56,6 +56,19 @@ def join(device: str, timeout: float) -> DeviceMesh:
     return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data_parallel",))
 
 
+def grid(size: int, device: str, timeout: float, names: tuple[str, str]) -> DeviceMesh:
+    """The mesh (ranks / size, size) of all ranks, of which ``size`` consecutive ones are a row; a collective."""
+    if (size, device, names) not in _GRIDS:
+        wait, by_rank = timedelta(seconds=timeout), torch.arange(dist.get_world_size()).view(-1, size)
+        subgroups: Any = dist.new_subgroups_by_enumeration
+        groups = [subgroups(each.tolist(), timeout=wait)[0] for each in (by_rank.t(), by_rank)]
+        _GRIDS[size, device, names] = DeviceMesh.from_group(groups, device, mesh=by_rank, mesh_dim_names=names)
+    return _GRIDS[size, device, names]
+
+
+_GRIDS: dict[tuple[int, str, tuple[str, str]], DeviceMesh] = {}
+
+
 def group_beside(timeout: float) -> Any:
     """A second group of all ranks, for a thread beside the collectives of the first group; a collective itself."""
     with _on_loopback() if dist.get_world_size() == 1 else contextlib.nullcontext():
@@ -87,6 +100,20 @@ def on_first_rank(work: Callable[[], None], otherwise: type[Exception] = RunErro
     if error is not None:
         raise error
     if message:
+        raise otherwise(message)
+
+
+def on_every_rank(work: Callable[[], None], otherwise: type[Exception] = RunError) -> None:
+    """Run ``work``, which is no collective, on every rank; if it raises on one, the others raise ``otherwise``."""
+    error: Exception | None = None
+    try:
+        work()
+    except Exception as raised:
+        error = raised
+    messages = gather("" if error is None else str(error) or type(error).__name__)
+    if error is not None:
+        raise error
+    if message := next(filter(None, messages), ""):
         raise otherwise(message)
 
 

@@ -56,7 +56,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """an option without a counterpart -> its values without an effect"""
 _MISSING = {
-    "fsdp_size": "CoreRL shards over all GPUs; groups with a copy each (HSDP) do not exist yet",
     "model_dtype": "CoreRL keeps the trained weights in fp32; a dtype policy of FSDP does not exist yet",
     "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
     "mixed_precision": "CoreRL computes in bf16 with fp32 weights; a dtype policy of FSDP does not exist yet",
@@ -114,6 +113,7 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
             value = conversion.take(f"{section}.{name}")
             if value is not None:
                 conversion.values[f"{role}.strategy.{name}"] = value
+        _shard_group(conversion, role, f"{section}.fsdp_size")
     compiled = conversion.take(f"{role}.use_torch_compile")
     if compiled is not None:
         conversion.remark(shown(f"{role}.use_torch_compile", compiled), _HARMLESS["use_torch_compile"], "harmless")
@@ -127,6 +127,17 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
                 f"{section}.offload_policy=True", "written as param_offload and optimizer_offload, between calls"
             )
         _rest(conversion, section, engine)
+
+
+def _shard_group(conversion: Conversion, role: str, key: str) -> None:
+    """verl's size of a group of ranks that shard the model; a negative one, or one of all GPUs, is no group."""
+    size: Any = conversion.given.get(key)
+    if not is_number(size):
+        return
+    if size > 0 and (conversion.gpus is None or size < conversion.gpus):
+        conversion.values[f"{role}.strategy.fsdp_size"] = conversion.take(key)
+    else:
+        conversion.drop(key, "all GPUs shard the model, which is what CoreRL does")
 
 
 def _megatron(conversion: Conversion, role: str) -> None:
@@ -158,10 +169,9 @@ def _rest(conversion: Conversion, section: str, engine: str) -> None:
     for key in [key for key in conversion.given if key.startswith(f"{section}.")]:
         name = key.removeprefix(f"{section}.").partition(".")[0]
         value = conversion.given[key]
-        whole = conversion.gpus is not None and name == "fsdp_size" and is_number(value) and value >= conversion.gpus
         if name in _HARMLESS:
             conversion.drop(key, _HARMLESS[name])
-        elif (name in _NEUTRAL and value in _NEUTRAL[name]) or whole or value in (None, False):
+        elif (name in _NEUTRAL and value in _NEUTRAL[name]) or value in (None, False):
             conversion.drop(key, "verl's default, which is what CoreRL does")
         else:
             conversion.drop(key, _MISSING.get(name, _NO_OPTION.format(engine)), "missing")

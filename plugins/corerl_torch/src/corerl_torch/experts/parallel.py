@@ -8,7 +8,6 @@ group.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from corerl.errors import ConfigError
 from corerl_torch.experts.items import Items
+from corerl_torch.ranks import grid
 
 KEY = "actor.strategy.expert_parallel_size"
 
@@ -95,16 +95,7 @@ def expert_group(size: int, device: str, timeout: float) -> ExpertGroup | None:
     ranks = dist.get_world_size()
     if ranks % size:
         raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks")
-    if (size, device) not in _MESHES:
-        wait, by_rank = timedelta(seconds=timeout), torch.arange(ranks).view(-1, size)
-        subgroups: Any = dist.new_subgroups_by_enumeration
-        divide = [subgroups(each.tolist(), timeout=wait)[0] for each in (by_rank.t(), by_rank)]
-        names = ("expert_replicas", "expert_parallel")
-        _MESHES[size, device] = DeviceMesh.from_group(divide, device, mesh=by_rank, mesh_dim_names=names)
-    return ExpertGroup(size, _MESHES[size, device])
-
-
-_MESHES: dict[tuple[int, str], DeviceMesh] = {}
+    return ExpertGroup(size, grid(size, device, timeout, ("expert_replicas", "expert_parallel")))
 
 
 def check_experts(model: Any, modules: dict[str, Any], group: ExpertGroup) -> None:
