@@ -53,7 +53,7 @@ class Noting:
         self.noted.append(f"load {bucket} {verify}")
         return [[5]]
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
+    async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int]]:
         self.noted.append(f"end_update {complete}")
         return self.missing, {}
 

@@ -105,9 +105,14 @@ class TrainerWorker:
 
 @dataclass(eq=False, weakref_slot=True, slots=True)
 class State:
-    """A client's state, which the ranks have; it is freed there when nobody has this object any more."""
+    """A client's state, which the ranks have; it is freed there when nobody has this object any more.
+
+    Attributes:
+        was_sent: an engine has got its weights, and may have replaced them.
+    """
 
     number: int
+    was_sent: bool = False
 
 
 class Clients:
