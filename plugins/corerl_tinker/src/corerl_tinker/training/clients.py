@@ -78,7 +78,7 @@ class TrainerWorker:
 
     @dispatch("rank_zero")
     def facts(self) -> Facts:
-        slot, config = self.trainer.slot, self.trainer.strategy.model.config.get_text_config()
+        slot, config = self.trainer.slot, self.trainer.weights_of_rank.config.get_text_config()
         return Facts(slot.is_lora, slot.has_head, config.vocab_size, getattr(config, "max_position_embeddings", None))
 
     @dispatch("all")
