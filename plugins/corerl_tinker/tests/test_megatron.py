@@ -29,7 +29,6 @@ SINGLE, MEGATRON = {"single": True}, {"layout": {}}
 
 LAYOUTS = [  # of those that megatron-core runs on the CPU
     (2, {"tensor_model_parallel_size": 2}),
-    (2, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
     (2, {"context_parallel_size": 2}),
     (2, {}),
     (4, {"tensor_model_parallel_size": 2}),
@@ -66,9 +65,9 @@ def near(trainer, state, loss, seed):
         return request
     forward = trainer.forward_backward(state, replace(request, backward=False))
     draw, data = np.random.default_rng(seed), []
-    for datum, found in zip(request.data, forward.log_probs, strict=True):
+    for each, found in zip(request.data, forward.log_probs, strict=True):
         old = (found + 0.2 * draw.normal(size=found.shape)).astype(np.float32)[:, None]
-        data.append(replace(datum, inputs={**datum.inputs, "logprobs": old}))
+        data.append(replace(each, inputs={**each.inputs, "logprobs": old}))
     return replace(request, data=data)
 
 

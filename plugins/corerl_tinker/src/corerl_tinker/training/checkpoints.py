@@ -141,7 +141,9 @@ class Checkpoints:
             tensors = [own.get(name, nothing) for own, nothing in zip(state.optimizer, slot.zeros(), strict=True)]
             moments |= {f"{key}/{name}": each for key, each in _own(state, slot.gather(tensors)).items()}
         if moments:
-            counts = [nothing.add_(own.get(STEP, 0)) for own, nothing in zip(state.optimizer, slot.zeros(), strict=True)]
+            counts = [
+                nothing.add_(own.get(STEP, 0)) for own, nothing in zip(state.optimizer, slot.zeros(), strict=True)
+            ]
             moments |= {f"{key}/{STEP}": each.flatten()[0].clone() for key, each in slot.gather(counts)}
 
         def write() -> None:

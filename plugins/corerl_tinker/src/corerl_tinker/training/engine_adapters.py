@@ -4,7 +4,6 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 
 
-
 class EngineAdapters:
     """Numbers, below ``count``, of weights in the engine; the least recently used are replaced.
 
@@ -43,7 +42,8 @@ class EngineAdapters:
     def _free(self) -> int:
         if len(self._number) < self.count:
             return min({*range(self.count)} - {*self._number.values()})
-        return self._number.popitem(last=False)[1]
+        _, number = self._number.popitem(last=False)
+        return number
 
 
 def rounds(keys: Sequence[Hashable], count: int) -> list[list[int]]:
