@@ -68,7 +68,7 @@ def request(draw: np.random.Generator, vocabulary: int, rows: int, tokens: int) 
 def play(trainer: Trainer, number: int, args: argparse.Namespace, timer: Timer) -> Iterator[Seen | None]:
     """The requests of a client, one at each turn; at last its numbers and weights."""
     draw = np.random.default_rng(number)
-    vocabulary = trainer.strategy.model.config.get_text_config().vocab_size
+    vocabulary = trainer.weights_of_rank.config.get_text_config().vocab_size
     state = trainer.new_state(Adapter(max(1, args.rank // (1 + number)), 32.0, seed=number))
     seen: list[float] = []
     for _ in range(args.steps):
@@ -171,7 +171,7 @@ def scored(trainer: Trainer, state: Any, samples: Samples) -> list[float]:
 
 def sampled(trainer: Trainer, engine: Engine, args: argparse.Namespace) -> int:
     """Print whether clients at once get what each gets alone; returns 1 if not."""
-    vocabulary, states = trainer.strategy.model.config.get_text_config().vocab_size, []
+    vocabulary, states = trainer.weights_of_rank.config.get_text_config().vocab_size, []
     for number in range(args.clients):
         state = trainer.new_state(Adapter(max(1, args.rank // (1 + number)), 32.0, seed=number))
         trainer.forward_backward(state, request(np.random.default_rng(number), vocabulary, args.rows, args.tokens))

@@ -82,18 +82,21 @@ def made(adapters, failing=()):
     return engine, Sampler(engine, engine, engine, None, adapters)
 
 
-def test_groups_are_generated_together_with_the_weights_of_each(states):
+def test_groups_are_generated_together_with_the_weights_of_each(states, capsys):
     engine, sampler = made(3)
     assert sampled(engine, sampler, *((state, [1]) for state in states)) == [0, 1, 2, 3]
     assert engine.calls == [[0, 1, 2], [0]]
     assert sampled(engine, sampler, (states[3], [1]), (states[1], [1]), (states[1], [1])) == [3, 1, 1]
     assert engine.calls[2:] == [[0, 1], [1]]
+    assert "than the engine holds" not in capsys.readouterr().err
+    assert sampled(engine, sampler, (states[0], [1])) == [0]  # it was replaced
+    assert "than the engine holds adapters (rollout.adapters is 3)" in capsys.readouterr().err
     engine, sampler = made(1)
     assert sampled(engine, sampler, *((state, [1]) for state in states)) == [0, 1, 2, 3]
     sampler.close()
 
 
-def test_an_error_is_that_of_its_group_alone(states, capsys):
+def test_an_error_is_that_of_its_group_alone(states):
     engine, sampler = made(3, failing=(1,))
     first, error, last = sampled(engine, sampler, *((state, [1]) for state in states[:3]))
     assert (first, last, str(error)) == (0, 2, "a tensor is missing")

@@ -108,11 +108,11 @@ class State:
     """A client's state, which the ranks have; it is freed there when nobody has this object any more.
 
     Attributes:
-        was_sent: an engine has got its weights, and may have replaced them.
+        sent: what an engine held when it got the weights, which it may have replaced (``EngineAdapters.since``).
     """
 
     number: int
-    was_sent: bool = False
+    sent: int = 0
 
 
 class Clients:

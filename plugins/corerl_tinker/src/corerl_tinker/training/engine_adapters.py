@@ -9,13 +9,16 @@ class EngineAdapters:
 
     Args:
         count: ``rollout.adapters``; 1 for an engine that gets all weights.
+
+    Attributes:
+        since: 1 and more: grows if the engine has lost what it held.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._number: OrderedDict[Hashable, int] = OrderedDict()
         """of each held key, the least recently used first"""
-        self._version = 0
+        self._version, self.since = 0, 1
 
     def place(self, keys: Iterable[Hashable]) -> dict[Hashable, tuple[int, int | None]]:
         """A number for each of at most ``count`` keys, and the version to send its weights as; None: they are there.
@@ -38,6 +41,7 @@ class EngineAdapters:
     def forget(self) -> None:
         """After a failed update, or a new engine: nothing is held."""
         self._number.clear()
+        self.since += 1
 
     def _free(self) -> int:
         if len(self._number) < self.count:

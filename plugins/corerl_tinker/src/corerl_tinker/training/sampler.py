@@ -152,12 +152,12 @@ class Sampler:
         return [placed[group.state.number][0] for group in groups]
 
     def _note(self, state: State) -> None:
-        if state.was_sent and self._held.count > 1:
+        if state.sent == self._held.since and self._held.count > 1:
             say_once(
                 f"more weights are sampled in turn than the engine holds adapters (rollout.adapters is "
                 f"{self._held.count}): those that were replaced are sent again"
             )
-        state.was_sent = True
+        state.sent = self._held.since
 
     @staticmethod
     def _of(made: Mapping[int, list[Completion]], own: range) -> list[list[Completion]]:
