@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -94,8 +94,7 @@ class ModelWeights:
         for name, parameter in self.own.items():
             own = of(parameter)
             if isinstance(parameter, DTensor):
-                full: Tensor = as_part(own.to(parameter.device), parameter).full_tensor()
-                yield name, full
+                yield name, cast(DTensor, as_part(own.to(parameter.device), parameter)).full_tensor()
             else:
                 yield name, own
 

@@ -45,7 +45,8 @@ class EngineAdapters:
 
     def _free(self) -> int:
         if len(self._number) < self.count:
-            return min({*range(self.count)} - {*self._number.values()})
+            taken = set(self._number.values())
+            return next(number for number in range(self.count) if number not in taken)
         _, number = self._number.popitem(last=False)
         return number
 
