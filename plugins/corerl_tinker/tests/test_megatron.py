@@ -34,7 +34,7 @@ LAYOUTS = [  # of those that megatron-core runs on the CPU
     (4, {"tensor_model_parallel_size": 2}),
 ]
 every_layout = pytest.mark.skipif(
-    os.environ.get("CORERL_EVERY_LAYOUT") != "1", reason="starts ranks: set CORERL_EVERY_LAYOUT=1"
+    os.environ.get("CORERL_EVERY_LAYOUT") != "1", reason="one more strategy of clients: set CORERL_EVERY_LAYOUT=1"
 )
 
 
@@ -117,6 +117,7 @@ def weights(trainer, state):
     return [each.clone() for _, each in sorted(dict(trainer.slot.gather(trainer.slot.present().weights)).items())]
 
 
+@every_layout
 @pytest.mark.parametrize("rank", [4, 0], ids=["adapters", "all weights"])
 def test_two_clients_in_turn_get_what_each_gets_alone(rank):
     shared = tinker_ranks.together({"rank": rank, **MEGATRON})
@@ -137,6 +138,7 @@ def test_what_single_steps_cannot_do_is_refused():
         made({"layout": {"grad_offload": True}})
 
 
+@every_layout
 def test_a_server_trains_and_samples_by_megatron(tmp_path):
     found = []
     for number, strategy in enumerate(("torch", "megatron")):
