@@ -272,6 +272,7 @@ class RolloutConfig:
         "with model.lora_rank: the engine has the base and gets adapters, or gets all weights with adapters merged; "
         "null: adapter if the engine can (docs/adapters.md)",
     )
+    adapters: int = option(1, "adapters that an engine holds at a time, for several policies (docs/tinker.md)", ge=1)
     verify_weights_freq: int = option(1, "updates between comparisons of all weights; -1: only the first", ge=-1)
     agent: Part | None = option(None, "agent that plays each response; null: one turn, or multi_turn.environment")
     agent_timeout: float = option(3600.0, "deadline of one episode of an agent, in seconds; it has no score", gt=0)

@@ -51,6 +51,7 @@ class GenerationRequest:
             the columns of its registration alone (``media=("images",)``).
         session: requests of one session share a prefix, as the turns of an episode do: one engine, whose cache has the
             prefix, should serve them. Responses do not depend on the session; '': none.
+        adapter: number of the adapter that samples, below ``rollout.adapters``.
     """
 
     request_id: str
@@ -58,6 +59,7 @@ class GenerationRequest:
     sampling: SamplingParams
     media: Mapping[str, Any] = field(default_factory=dict)
     session: str = ""
+    adapter: int = 0
 
     def with_media(self, completions: "list[Completion]") -> "list[Completion]":
         """Completions with the request's columns of tokens, which training reads too."""
@@ -149,7 +151,9 @@ class RolloutBackend(Protocol):
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", version: int, *, verify: bool = False) -> None:
         """Load every weight by its name in model files, and drop all caches of the old weights.
 
-        Running requests continue with the new weights; a backend that cannot change them meanwhile waits for their end.
+        An engine that gets adapters holds ``rollout.adapters`` of them: an update replaces the one with the number
+        ``version % rollout.adapters``. Running requests continue with the new weights; a backend that cannot change
+        them meanwhile waits for their end.
 
         Args:
             weights: tensors on any device, each valid until the next is taken.

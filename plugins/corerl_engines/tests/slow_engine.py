@@ -84,7 +84,7 @@ class Slow:
     async def begin_update(self):
         pass
 
-    async def end_update(self, complete):
+    async def end_update(self, complete, adapter):
         return [], {}
 
     async def resume(self):
@@ -147,7 +147,7 @@ class Acme:
 
 def request(prompt, max_tokens=1):
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [], "ignore_eos": False, "seed": 0}
-    return {"request_id": "r", "prompt_ids": [prompt], "n": 1, "max_tokens": max_tokens, **sampling}
+    return {"request_id": "r", "adapter": 0, "prompt_ids": [prompt], "n": 1, "max_tokens": max_tokens, **sampling}
 
 
 def gone(group):

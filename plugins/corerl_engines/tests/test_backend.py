@@ -84,7 +84,7 @@ class Slow:
         self.note(f"load {path} {os.stat(path).st_size}", "")
         return [[0] * len(bucket["tensors"])] if verify else []
 
-    async def end_update(self, complete):
+    async def end_update(self, complete, adapter):
         self.note(f"end_update {complete}", "")
         return [], {}
 

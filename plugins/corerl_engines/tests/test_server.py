@@ -28,6 +28,7 @@ class Noting:
         self.asked: list[dict[str, Any]] = []
         self.missing: list[str] = []
         self.reported: dict[str, float] = {}
+        self.samples: list[Sample] = []
         self.parts = [self]
         self.tokens, self.stuck = 0, False
         self.begun = asyncio.Event()
@@ -40,6 +41,7 @@ class Noting:
 
     async def generate(self, sample: Sample) -> None:
         self.asked.append(sample.asked)
+        self.samples.append(sample)
         self.begun.set()
         if self.stuck or sample.asked["max_tokens"] > 1:
             await asyncio.Event().wait()
@@ -53,7 +55,7 @@ class Noting:
         self.noted.append(f"load {bucket} {verify}")
         return [[5]]
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
+    async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int]]:
         self.noted.append(f"end_update {complete}")
         return self.missing, {}
 
@@ -148,6 +150,30 @@ def test_an_update_divides_the_tokens_of_what_runs() -> None:
     sample.updated(6, 2)  # no token came between the two
     sample.updated(7, 9)
     assert sample.versions == [[0, 4], [2, 6], [9, 7]]
+
+
+def test_an_adapter_has_its_own_version_and_no_requests_before_its_first_update() -> None:
+    def of(adapter: int, max_tokens: int = 1) -> list[dict[str, Any]]:
+        return [{**described(max_tokens), "adapter": adapter}]
+
+    async def work(client: Client) -> None:
+        assert await client.ask("generate", requests=of(2)) == {"not_ready": "no update has sent adapter 2"}
+        running = client.send("generate", requests=of(0, 100))
+        await client.engine.begun.wait()
+        await client.ask("begin_update", adapter=2)
+        assert await client.ask("end_update", version=8) == {"missing": []}
+        assert [sample.versions for sample in client.engine.samples] == [[[0, 0]]]  # its adapter was not replaced
+        for adapter, version in ((2, 8), (0, 0)):
+            found = await client.ask("generate", requests=of(adapter))
+            assert found == {"samples": [[1, "length", [[0, version]], []]]}
+        await client.ask("begin_update", adapter=2)
+        assert await client.ask("end_update", version=None) == {"missing": []}
+        assert "error" in await client.answer(running)
+        await client.ask("begin_update", adapter=0)
+        await client.ask("end_update", version=9)
+        assert await client.ask("generate", requests=of(2)) == {"not_ready": "no update has sent adapter 2"}
+
+    with_server(work)
 
 
 def test_an_update_that_lacks_a_weight_is_none() -> None:

@@ -131,3 +131,34 @@ def test_the_base_stays_while_the_engine_sleeps_and_the_adapter_is_sent_again(ba
     [completion] = generate(backend)
     true = true_log_probs(model, list(completion.token_ids))
     torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), true, rtol=0, atol=TOLERANCE)
+
+
+def test_requests_of_several_adapters_at_once_have_the_log_probs_of_each(engine_python: str) -> None:
+    options = SglangOptions(
+        python=engine_python,
+        start_timeout=300.0,
+        timeout=120.0,
+        gpu_memory_utilization=0.1,
+        engine_args={"max_total_tokens": 100_000},
+    )
+    rollout = RolloutConfig(name="sglang", lora="adapter", adapters=3)
+    backend = SglangBackend(configured(), rollout, device="cuda", options=options)
+    try:
+        models, versions = [adapted(seed) for seed in range(3)], [3, 4, 5]
+        sampling = SamplingParams(max_tokens=12, n=2, ignore_eos=True, seed=5)
+        requests = [GenerationRequest(f"r{each}", PROMPT, sampling, adapter=each) for each in range(3)]
+        with pytest.raises(RunError, match="no update has sent adapter 2"):
+            asyncio.run(backend.generate(requests))
+        for seed in (None, 7):  # the second time one adapter is replaced
+            if seed is not None:
+                models[1], versions[1] = adapted(seed), 7
+            for number in range(3) if seed is None else (1,):
+                backend.update_weights(alone(models[number]), versions[number], verify=True)
+            for number, samples in enumerate(asyncio.run(backend.generate(requests))):
+                for sample in samples:
+                    true = true_log_probs(models[number], list(sample.token_ids))
+                    given = torch.tensor(sample.log_probs, dtype=torch.float64)
+                    torch.testing.assert_close(given, true, rtol=0, atol=TOLERANCE)
+                    assert sample.weight_version == versions[number]
+    finally:
+        backend.close()

@@ -61,7 +61,7 @@ def model():
 
 def gradients(made, state):
     made.slot.hold(state)
-    taken = [parameter.grad.clone() for _, parameter in made.slot.trained()]
+    taken = [parameter.grad.clone() for _, parameter in made.slot.weights.own.items()]
     made.strategy.optimizer.zero_grad(set_to_none=True)
     return taken
 

@@ -1,6 +1,8 @@
 """``corerl serve --tinker``: a random key printed once, options of the service, a clean end."""
 
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -8,7 +10,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from tinker_toys import Refused, send
+from tinker_toys import KEYS, Client, Refused, datum, send
 
 from corerl.errors import ConfigError, RequestError
 from corerl.plugins import load_plugins
@@ -74,3 +76,53 @@ def test_unknown_options_of_the_service_are_named():
         load_plugins().registries.services.select_named(
             "tinker", {"max_model": 1}, name_key="--tinker", options_key="tinker"
         )
+
+
+@contextlib.contextmanager
+def served(folder):
+    """The address of a server with a key of its own, in a process that is killed at the end."""
+    command = [sys.executable, "-m", "corerl", "serve", "--tinker", str(tiny_model()), "--port", "0"]
+    more = ["--api-key-env", "KEY", "actor.device=cpu", f"tinker.folder={folder}", "model.lora_rank=8"]
+    environment = {**os.environ, "KEY": KEYS[0]}
+    process = subprocess.Popen(
+        [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    try:
+        line = process.stdout.readline()
+        yield re.search(r"TINKER_BASE_URL=(http://127\.0\.0\.1:\d+)", line)[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="kills servers: set CORERL_CHAOS=1")
+def test_a_client_goes_on_from_its_saved_weights_after_the_server_was_killed(tmp_path):
+    def step(client, model):
+        loss = client.loss(client.backward(model, datum(), datum(range(60, 90))))
+        client.result(client.step(model))
+        return loss
+
+    with served(tmp_path) as url:
+        client = Client(url, KEYS[0])
+        model = client.create(str(tiny_model()))
+        step(client, model)
+        saved = client.result(client.call("save_weights", model, path="a"))["path"]
+        wanted = [step(client, model) for _ in range(3)]
+        client.call("save_weights", model, path="b")
+        for _ in range(5):  # killed in the middle
+            client.backward(model, datum(range(200)))
+    with served(tmp_path) as url:
+        client.url = url
+        for attempt, status in (
+            (lambda: client.backward(model, datum()), 404),
+            (lambda: client.post("session_heartbeat", session_id=client.session), 410),
+            (lambda: client.result({"request_id": f"{model}:1"}), 404),
+        ):
+            with pytest.raises(Refused) as caught:
+                attempt()
+            assert caught.value.status == status
+        again = Client(url, KEYS[0])
+        made = again.post("load_weights", session_id=again.session, model_seq_id=0, path=saved, optimizer=True)
+        model = again.result(made)["model_id"]
+        again.seqs[model] = 0
+        assert [step(again, model) for _ in range(3)] == wanted

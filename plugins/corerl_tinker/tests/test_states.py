@@ -9,7 +9,7 @@ from tinker_toys import loss_request, trainer
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_tinker.errors import UserError
-from corerl_tinker.training.states import Adapter
+from corerl_tinker.training.states import Adapter, cut
 from corerl_torch.stepping import AdamStep
 
 STEP = AdamStep(1e-2, (0.9, 0.95), 1e-12, weight_decay=0.01, max_norm=1.0)
@@ -52,8 +52,8 @@ def test_a_smaller_rank_is_that_of_a_server_of_this_rank():
     one, other = (made.forward_backward(state, loss_request(seed=1)) for made, state in pairs)
     assert one.loss == pytest.approx(other.loss, abs=1e-4)
     padded = large.snapshot(states[1]).weights
-    for number, whole in enumerate(padded):
-        large.slot.cut(CLIENTS[0], number, whole).zero_()
+    for name, whole in zip(large.slot.weights.own, padded, strict=True):
+        cut(CLIENTS[0], name, whole).zero_()
     assert max(float(whole.abs().max()) for whole in padded) == 0
     with pytest.raises(UserError, match="rank 5 is too large"):
         large.new_state(Adapter(5, 32))
@@ -64,7 +64,7 @@ def test_layers_that_a_client_does_not_train_stay_as_they_are():
     state = made.new_state(CLIENTS[1])
     made.forward_backward(state, loss_request())
     made.optim_step(state, STEP)
-    moved = dict(zip(made.slot.names, made.snapshot(state).weights, strict=True))
+    moved = dict(zip(made.slot.weights.own, made.snapshot(state).weights, strict=True))
     assert all(float(each.abs().sum()) == 0 for name, each in moved.items() if ".mlp." in name)
     assert all(float(each.abs().sum()) > 0 for name, each in moved.items() if ".self_attn." in name)
 
@@ -73,13 +73,13 @@ def test_a_step_is_that_of_torchs_adamw():
     made = trainer(0)
     state = made.new_state(CLIENTS[0])
     made.forward_backward(state, loss_request())
-    copies = [parameter.detach().clone().requires_grad_() for _, parameter in made.slot.trained()]
-    for copy, (_, parameter) in zip(copies, made.slot.trained(), strict=True):
+    copies = [parameter.detach().clone().requires_grad_() for _, parameter in made.slot.weights.own.items()]
+    for copy, (_, parameter) in zip(copies, made.slot.weights.own.items(), strict=True):
         copy.grad = parameter.grad.clone()
     norm = made.optim_step(state, STEP)
     assert float(torch.nn.utils.clip_grad_norm_(copies, 1.0)) == pytest.approx(norm)
     torch.optim.AdamW(copies, lr=1e-2, betas=(0.9, 0.95), eps=1e-12, weight_decay=0.01).step()
-    for copy, (name, parameter) in zip(copies, made.slot.trained(), strict=True):
+    for copy, (name, parameter) in zip(copies, made.slot.weights.own.items(), strict=True):
         torch.testing.assert_close(parameter, copy, rtol=1e-5, atol=1e-6, msg=name)
 
 
@@ -88,7 +88,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     state = made.new_state(CLIENTS[0])
     made.forward_backward(state, loss_request())
     before = made.snapshot(state).weights
-    made.slot.trained()[1][1].grad.fill_(float("nan"))
+    list(made.slot.weights.own.values())[1].grad.fill_(float("nan"))
     with pytest.raises(UserError, match="gradient norm nan: the optimizer step was not taken"):
         made.optim_step(state, STEP)
     assert all(torch.equal(a, b) for a, b in zip(before, made.snapshot(state).weights, strict=True))

@@ -1,5 +1,6 @@
 """What ranks of a test do: requests of two clients, alone and in turn, and their files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tinker_toys import loss_request, spec
@@ -17,9 +18,17 @@ ADDRESS = "tinker://s:train:0/weights/a"
 
 
 def made(job):
-    kind = SingleDeviceStrategy if job.get("single") else FsdpStrategy
     given = spec(job.get("rank", 4), dtype="fp32")
-    return Trainer(kind(given), given, "x", sends_adapters=bool(job.get("adapters")))
+    if "model" in job:
+        given = replace(given, model=replace(given.model, path=job["model"], load_format="dummy"))
+    if "layout" in job:
+        from corerl_megatron.options import MegatronOptions
+        from corerl_megatron.strategy import MegatronStrategy
+
+        strategy = MegatronStrategy(given, MegatronOptions(**job["layout"]))
+    else:
+        strategy = (SingleDeviceStrategy if job.get("single") else FsdpStrategy)(given)
+    return Trainer(strategy, given, "x", sends_adapters=bool(job.get("adapters")))
 
 
 def client(trainer, number):

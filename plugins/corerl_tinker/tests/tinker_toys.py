@@ -67,7 +67,7 @@ def running(folder, rank=4, max_body_mb=4.0, values=None, **options):
     async def main():
         served.service = await compute.submit("start", lambda: build(planned, runtime, compute))
         stopping, started = asyncio.Event(), asyncio.get_running_loop().create_future()
-        loop = asyncio.get_running_loop()
+        served.loop = loop = asyncio.get_running_loop()
         served.stop = lambda: loop.call_soon_threadsafe(stopping.set)
         serving = Server(served.service, EndpointOptions(max_body_mb=max_body_mb), owners(KEYS))
         work = loop.create_task(serving.run(stopping, started))

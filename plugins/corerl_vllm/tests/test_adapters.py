@@ -96,13 +96,13 @@ def test_tokens_after_an_update_in_flight_are_of_the_new_adapter_alone(backend: 
 
 
 def test_a_rank_that_vllm_has_no_room_for_is_refused():
-    assert adapter_arguments({"rank": 17, "layers": ["q_proj"]}, "cpu")["max_lora_rank"] == 32
+    assert adapter_arguments({"count": 1, "rank": 17, "layers": ["q_proj"]}, "cpu")["max_lora_rank"] == 32
     with pytest.raises(ConfigError, match=r"model.lora_rank: is 513, and vLLM takes at most 512"):
         adapter_arguments({"rank": 513, "layers": []}, "cpu")
 
 
 def test_adapters_of_experts_are_given_as_stacks_and_on_cuda_alone():
-    mixture = {"rank": 8, "layers": ["experts", "q_proj"]}
+    mixture = {"count": 1, "rank": 8, "layers": ["experts", "q_proj"]}
     assert adapter_arguments(mixture, "cuda")["enable_mixed_moe_lora_format"]
     with pytest.raises(ConfigError, match=r"rollout.lora: vLLM has adapters of experts only on CUDA"):
         adapter_arguments(mixture, "cpu")
@@ -111,3 +111,54 @@ def test_adapters_of_experts_are_given_as_stacks_and_on_cuda_alone():
 def test_an_engine_with_random_weights_is_refused(start: Callable[..., VllmBackend], engine_python: str):
     with pytest.raises(ConfigError, match=r"rollout.options.load_format: is dummy, and the base of adapters"):
         start(FACTS, RolloutConfig(name="vllm", lora="adapter"), python=engine_python, load_format="dummy")
+
+
+@one_more_engine
+def test_requests_of_several_adapters_at_once_have_the_log_probs_of_each(
+    start: Callable[..., VllmBackend], engine_python: str
+):
+    rollout = RolloutConfig(name="vllm", lora="adapter", adapters=3)
+    backend = start(FACTS, rollout, python=engine_python)
+    models = [adapted(seed) for seed in range(3)]
+    sampling = SamplingParams(max_tokens=12, n=2, ignore_eos=True, seed=5)
+
+    def requests(*adapters):
+        return [GenerationRequest(f"r{each}", PROMPT, sampling, adapter=each) for each in adapters]
+
+    def generated(*adapters):
+        answers = asyncio.run(backend.generate(requests(*adapters)))
+        return dict(zip(adapters, answers, strict=True))
+
+    def check(found, models, versions):
+        for number, samples in found.items():
+            for sample in samples:
+                true = true_log_probs(models[number], list(sample.token_ids))
+                given = torch.tensor(sample.log_probs, dtype=torch.float64)
+                torch.testing.assert_close(given, true, rtol=TOLERANCE, atol=TOLERANCE)
+                assert sample.weight_version == versions[number]
+
+    with pytest.raises(RunError, match="no update has sent adapter 2"):
+        generated(2)
+    for number, model in enumerate(models):
+        backend.update_weights(alone(model), 3 + number, verify=True)
+    together = generated(0, 1, 2)
+    check(together, models, (3, 4, 5))
+    for number in range(3):
+        [(_, samples)] = generated(number).items()
+        for single, shared in zip(samples, together[number], strict=True):
+            assert single.token_ids == shared.token_ids
+            assert torch.tensor(single.log_probs) == pytest.approx(torch.tensor(shared.log_probs), abs=TOLERANCE)
+    assert len({tuple(samples[0].token_ids) for samples in together.values()}) == 3
+    for version, seed in ((7, 4), (10, 5)):  # the second repeats the copies that the first has noted
+        models[1] = adapted(seed)
+        backend.update_weights(alone(models[1]), version, verify=True)
+        check(generated(2, 1, 0), models, (3, version, 5))
+    with pytest.raises(RunError, match="is missing"):
+        backend.update_weights(iter(list(alone(models[0]))[:-1]), 13)
+    backend.update_weights(alone(models[0]), 12)
+    with pytest.raises(RunError, match="no update has sent adapter 1"):
+        generated(0, 1)
+    check(generated(0, 2), models, (12, 0, 5))
+    with pytest.raises(RunError, match=r"has adapter 3: raise rollout\.adapters"):
+        generated(3)
+    backend.close()

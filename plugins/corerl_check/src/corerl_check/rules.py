@@ -51,6 +51,8 @@ def _check_record(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 def _check_lora(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     model, rollout = config.model, config.rollout
     asked = {"model.lora_rslora": model.lora_rslora, "model.lora_dora": model.lora_dora, "rollout.lora": rollout.lora}
+    if rollout.adapters > 1:
+        yield ConfigError("rollout.adapters", f"is {rollout.adapters}: a run trains one policy, set it to 1")
     if not model.lora_rank:
         yield from (ConfigError(key, "needs model.lora_rank of at least 1") for key, value in asked.items() if value)
     elif rollout.lora == "adapter":

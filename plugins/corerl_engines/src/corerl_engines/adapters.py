@@ -14,7 +14,7 @@ def takes(model: ModelConfig, rollout: RolloutConfig) -> bool:
 
 
 def described(model: ModelConfig, rollout: RolloutConfig, options: EngineOptions) -> dict[str, Any] | None:
-    """Rank, alpha, scale and layers for the engine's process; None if it gets all weights.
+    """Number, rank, alpha, scale and layers for the engine's process; None if it gets all weights.
 
     Raises:
         ConfigError: the engine would start with random weights, which adapters do not replace; or the model cannot have
@@ -27,4 +27,5 @@ def described(model: ModelConfig, rollout: RolloutConfig, options: EngineOptions
         key = "model.load_format" if model.load_format == "dummy" else "rollout.options.load_format"
         raise ConfigError(key, "is dummy, and the base of adapters must be read: set auto, or rollout.lora=merged")
     layers = ExpectedWeights(model, adapters=True).layers()
-    return {"rank": model.lora_rank, "alpha": model.lora_alpha, "rslora": model.lora_rslora, "layers": layers}
+    facts = {"rank": model.lora_rank, "alpha": model.lora_alpha, "rslora": model.lora_rslora, "layers": layers}
+    return {"count": rollout.adapters, **facts}

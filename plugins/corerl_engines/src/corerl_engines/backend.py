@@ -68,7 +68,7 @@ class EngineBackend:
         self._kind, self._tested, self._options = kind, tested, options
         settings = {"record": list(rollout.record), "top_log_probs": rollout.top_log_probs, **settings}
         self._dtype = compute_dtype(model, device)
-        self._model, self._adapters = model, takes(model, rollout)
+        self._model, self._adapters = model, rollout.adapters if takes(model, rollout) else 0
         if (gpus := rollout.tensor_model_parallel_size) > 1:
             check_parallel(self._expected.config, gpus, device)
         loaded = "dummy" not in (model.load_format, options.load_format)
@@ -77,7 +77,7 @@ class EngineBackend:
             kind,
             options.python,
             environment,
-            {"loaded": loaded, **settings},
+            {"loaded": loaded, "adapters": max(1, self._adapters), **settings},
             options.patience,
             None if options.log_folder is None else Path(options.log_folder),
         )
@@ -91,7 +91,7 @@ class EngineBackend:
 
     @functools.cached_property
     def _expected(self) -> ExpectedWeights:
-        return ExpectedWeights(self._model, adapters=self._adapters)
+        return ExpectedWeights(self._model, adapters=self._adapters > 0)
 
     def is_starting(self) -> bool:
         """Whether the engine still starts; False once it can generate, and once it has failed."""
@@ -133,6 +133,8 @@ class EngineBackend:
         self.started()
         for request in requests:
             request.check_prompt(int(self._ready["vocabulary"]))
+            if not 0 <= request.adapter < max(1, self._adapters):
+                raise RunError(f"request '{request.request_id}' has adapter {request.adapter}: raise rollout.adapters")
             if request.media:
                 check_images(self._expected.config.model_type, self._kind)
         calls = [
@@ -156,9 +158,10 @@ class EngineBackend:
             DeadlineError: the engine did not answer within ``timeout`` seconds, and was killed.
         """
         self.started()
+        adapter = version % max(1, self._adapters)
         try:
-            self._process.ask("begin_update", self._options.timeout)
-            self._send(self._expected.checked(weights), verify)
+            self._process.ask("begin_update", self._options.timeout, adapter=adapter)
+            self._send(self._expected.checked(weights), adapter, verify)
         except BaseException:
             with contextlib.suppress(RunError):  # the engine may be dead
                 self._process.ask("end_update", self._options.timeout, version=None)
@@ -224,13 +227,13 @@ class EngineBackend:
             on_finished(position, completions)
         return completions
 
-    def _send(self, weights: Iterator[tuple[str, Tensor]], verify: bool) -> None:
+    def _send(self, weights: Iterator[tuple[str, Tensor]], adapter: int, verify: bool) -> None:
         """Send the buckets one by one; with two, one is filled while the engine loads the other."""
         first = next(weights, None)
         if first is None:
             return
         self._reserve(first[1].device)
-        lanes = [_Lane(shared) for shared in self._shared]
+        lanes = [_Lane(shared, adapter) for shared in self._shared]
         turns = cycle(lanes)
         lane: _Lane | None = None
         for slot, tensor in place(chain([first], weights), self._options.bucket_mb * 2**20, self._dtype):
@@ -249,7 +252,8 @@ class EngineBackend:
     def _submit(self, lane: "_Lane | None", verify: bool) -> None:
         if lane is not None:
             lane.shared.arrive()
-            bucket = {"source": lane.shared.source, "tensors": [described_slot(slot) for slot in lane.slots]}
+            tensors = [described_slot(slot) for slot in lane.slots]
+            bucket = {"source": lane.shared.source, "adapter": lane.adapter, "tensors": tensors}
             lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
 
     def _wait_for(self, lane: "_Lane") -> None:
@@ -284,6 +288,7 @@ class _Lane:
     """A bucket, its contents, and the engine's answer to the order to load it."""
 
     shared: SharedBucket
+    adapter: int
     slots: list[Slot] = field(default_factory=list)
     given: list[Tensor] = field(default_factory=list)
     loading: Future[Answer] | None = None
@@ -320,6 +325,7 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
     return {
         "request_id": request.request_id,
         "session": request.session,
+        "adapter": request.adapter,
         "prompt_ids": list(request.prompt_ids),
         "n": sampling.n,
         "max_tokens": sampling.max_tokens,

@@ -38,6 +38,7 @@ from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, clip_gradients, gradient_norm
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
+from corerl_torch.stepping import ModelWeights
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files, saved_buffers
@@ -124,6 +125,9 @@ class FsdpStrategy:
             shares = self._gradients(mini_batch, objective)
             self._rest()
             return Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])
+
+    def trained_weights(self) -> ModelWeights:
+        return ModelWeights(self.model, self.optimizer, self.options.ulysses_sequence_parallel_size)
 
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)

@@ -33,6 +33,7 @@ from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
+from corerl_torch.stepping import ModelWeights
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files, saved_buffers
@@ -117,6 +118,9 @@ class SingleDeviceStrategy:
                 (with_balance(output.loss, balance) * scale).backward()
                 sums.add(output)
         return sums.numbers()
+
+    def trained_weights(self) -> ModelWeights:
+        return ModelWeights(self.model, self.optimizer)
 
     @torch.no_grad()
     def _count(self, mini_batch: Experience, cuts: Iterable[Tensor]) -> None:

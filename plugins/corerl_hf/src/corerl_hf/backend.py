@@ -126,12 +126,14 @@ class HfBackend:
             tower.use_kernel(self._images.body, device, compute_dtype(model, device))
         self._weights: Weights | AdapterWeights
         if model.lora_rank and rollout.lora == "adapter":
-            self._weights = AdapterWeights(self._model, model, options.quantization)
+            self._weights = AdapterWeights(self._model, model, rollout.adapters, options.quantization)
             self._model.requires_grad_(False).eval()
         else:
             self._weights = Weights(self._model, options.quantization)
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
-        self._version = 0
+        self._adapters = rollout.adapters if isinstance(self._weights, AdapterWeights) else 1
+        self._versions = {0: 0}
+        """the version of each adapter that has values; one number stands for all weights"""
         self._not_ready = ""
         self._closed = False
         self._calls: list[_Call] = []
@@ -152,6 +154,8 @@ class HfBackend:
         self.health()
         for request in requests:
             request.check_prompt(self._vocabulary)
+            if not self._not_ready:
+                self._check(request.adapter)
             if isinstance(request.media.get(IMAGES), TokenValues) and self._images is None:
                 ImageInputs(self._model)  # raises
         call = _Call(requests, on_finished)
@@ -176,16 +180,19 @@ class HfBackend:
             RunError: a tensor is missing, unknown or of another shape: generation then fails until a complete update;
                 or a call of this thread is not done.
         """
+        adapter = version % self._adapters
         with self._exclusive():
             self._weights.allocate()
             self._not_ready = "the last weight update was not complete"
-            self._weights.copy_from(weights)
-            self._not_ready, self._version = "", version
+            self._versions.pop(adapter, None)
+            self._weights.copy_from(weights, adapter)
+            self._not_ready, self._versions[adapter] = "", version
 
     def sleep(self) -> None:
         """Free the memory of the weights; the KV cache exists only during a call."""
         with self._exclusive():
             self._weights.drop()
+            self._versions.clear()
             self._not_ready = "it was put to sleep, and its weights were not sent again"
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -255,6 +262,13 @@ class HfBackend:
         with self._lock:
             yield
 
+    def _check(self, adapter: int) -> None:
+        if adapter not in self._versions:
+            raise RunError(
+                f"the rollout backend hf has no adapter {adapter}: no update has sent it (rollout.adapters is "
+                f"{self._adapters})"
+            )
+
     def _steps(self, joint: _Joint) -> Iterator[None]:
         self.health()
         if self._not_ready:
@@ -271,10 +285,13 @@ class HfBackend:
                 images=self._images,
             )
             batch.bitwise = self._bitwise
+            adapter = rows[0].request.adapter
+            self._check(adapter)
+            self._weights.use(adapter)
             going = True
             while going:
                 going = batch.advance()
-                for index, completion in batch.responses.take_finished(self._version).items():
+                for index, completion in batch.responses.take_finished(self._versions[adapter]).items():
                     call, number = joint.numbered[rows[index].number]
                     columns = {**completion.columns, **batch.columns(index, len(completion.token_ids))}
                     call.add(number, rows[index].sample, dataclasses.replace(completion, columns=columns))

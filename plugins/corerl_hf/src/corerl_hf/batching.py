@@ -38,11 +38,18 @@ def prompt_of(request: GenerationRequest) -> Prompt:
 def plan_batches(requests: Sequence[GenerationRequest], max_batch_size: int) -> list[list[Row]]:
     """The rows of all requests in batches of nearly equal size, at most ``max_batch_size``.
 
-    Shorter prompts are first, which keeps padding small, and equal prompts are adjacent: a prompt is computed once in a
-    batch.
+    A batch has one adapter, so that the bits of a row depend on rows of the same adapter alone. Shorter prompts are
+    first, which keeps padding small, and equal prompts are adjacent: a prompt is computed once in a batch.
     """
-    prompts = [prompt_of(request) for request in requests]
-    order = sorted(range(len(requests)), key=lambda index: (len(prompts[index].token_ids), prompts[index]))
+    batches = []
+    for adapter in sorted({request.adapter for request in requests}):
+        batches += _batches(requests, [i for i, each in enumerate(requests) if each.adapter == adapter], max_batch_size)
+    return batches
+
+
+def _batches(requests: Sequence[GenerationRequest], numbers: Sequence[int], max_batch_size: int) -> list[list[Row]]:
+    prompts = {number: prompt_of(requests[number]) for number in numbers}
+    order = sorted(numbers, key=lambda index: (len(prompts[index].token_ids), prompts[index]))
     rows = [Row(index, sample, requests[index]) for index in order for sample in range(requests[index].sampling.n)]
     batches = -(-len(rows) // max_batch_size)
     edges = [len(rows) * batch // batches for batch in range(batches + 1)] if batches else []

@@ -31,8 +31,8 @@ class Weights:
                 matrix.copy_(self._rounded(matrix))
 
     @torch.no_grad()
-    def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy all weights in; for tied weights a single name is enough.
+    def copy_from(self, weights: Iterable[tuple[str, Tensor]], adapter: int = 0) -> None:
+        """Copy all weights in, whatever the adapter; for tied weights a single name is enough.
 
         Raises:
             RunError: a tensor is missing, unknown or of another shape; the weights are then partly replaced.
@@ -41,6 +41,9 @@ class Weights:
         for name, tensor in complete(weights, own):
             own[name].copy_(tensor)
         self.round()
+
+    def use(self, adapter: int) -> None:
+        """Nothing: there is one set of weights."""
 
     def drop(self) -> None:
         """Free the memory of all weights."""
@@ -55,28 +58,46 @@ class Weights:
 
 
 class AdapterWeights:
-    """The adapters of a model whose own weights are read once, and stay; while the engine sleeps, on the host."""
+    """Numbered adapters of a model whose own weights are read once, and stay; while the engine sleeps, on the host."""
 
-    def __init__(self, model: Any, config: ModelConfig, quantization: Quantization = "none") -> None:
+    def __init__(self, model: Any, config: ModelConfig, count: int, quantization: Quantization = "none") -> None:
         self._model, self._device = model, model.device
         Weights(model, quantization)  # rounds the base
         lora.insert(model, config)
-        self._tensors = lora.parameters(model)
+        self._tensors, self._used = lora.parameters(model), 0
+        first = [each.data for each in self._tensors.values()]
+        self._values = [first, *([each.clone() for each in first] for _ in range(count - 1))]
 
     @torch.no_grad()
-    def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy all adapters in.
+    def copy_from(self, weights: Iterable[tuple[str, Tensor]], adapter: int = 0) -> None:
+        """Copy all tensors of an adapter in.
 
         Raises:
-            RunError: a tensor is missing, unknown or of another shape; the adapters are then partly replaced.
+            RunError: a tensor is missing, unknown or of another shape; the adapter is then partly replaced.
         """
-        for name, tensor in complete(weights, self._tensors):
-            self._tensors[name].copy_(tensor)
+        own = dict(zip(self._tensors, self._values[adapter], strict=True))
+        for name, tensor in complete(weights, own):
+            own[name].copy_(tensor)
+
+    def use(self, adapter: int) -> None:
+        """Let the model compute with an adapter from now on."""
+        if adapter == self._used:
+            return
+        for parameter, values in zip(self._tensors.values(), self._values[adapter], strict=True):
+            parameter.data = values
+        self._used = adapter
 
     def drop(self) -> None:
         """Free the device's memory."""
-        self._model.to("cpu")
+        self._move(torch.device("cpu"))
 
     def allocate(self) -> None:
         """Undo :meth:`drop`."""
-        self._model.to(self._device)
+        self._move(self._device)
+
+    def _move(self, device: torch.device) -> None:
+        self._model.to(device)
+        for number, values in enumerate(self._values):
+            if number != self._used:
+                self._values[number] = [each.to(device) for each in values]
+        self._values[self._used] = [each.data for each in self._tensors.values()]

@@ -104,6 +104,12 @@ class Adapters:
                 own_part = None if pairs is None else getattr(pairs, side)[str(number)]
                 self.entries[_name(stem, side)] = Trained(shapes[_name(stem, side)], own_part, dims.get(side))
 
+    def set_scale(self, factor: float) -> None:
+        """The factor of B A of all adapters from now on."""
+        self.scale = factor
+        for each in self.pairs:
+            each.scale = factor
+
     @contextmanager
     def off(self) -> Iterator[None]:
         """Within, the model computes without adapters."""

@@ -36,6 +36,7 @@ from corerl_megatron.checkpoint import Checkpoint
 from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
 from corerl_megatron.options import MegatronOptions
+from corerl_megatron.stepping import SharedWeights
 from corerl_megatron.weights import Weights
 from corerl_torch import lora, packed_attention
 from corerl_torch import ranks as world
@@ -131,6 +132,15 @@ class MegatronStrategy:
             lr = self.optimizer.step()
             self._rest()
             return numbers.means(grad_norm=norm, lr=lr)
+
+    def accumulate(self, mini_batch: Experience, objective: Objective) -> Numbers:
+        """See :class:`corerl_torch.stepping.SteppedStrategy`."""
+        with world.deadline("accumulate", self.options.timeout):
+            return self._backward(mini_batch, self._cuts(mini_batch), objective)[0]
+
+    def trained_weights(self) -> SharedWeights:
+        """See :class:`corerl_torch.stepping.SteppedStrategy`."""
+        return SharedWeights(self)
 
     def shape(self) -> ModelShape:
         return model_shape(self.meta, self.spec.device)

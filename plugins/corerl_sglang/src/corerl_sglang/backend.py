@@ -156,7 +156,7 @@ def check_window(config: Any, longest: int | None) -> None:
 
 
 def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Arguments for one adapter, :func:`corerl_engines.adapters.described`, beside a base that is kept during sleep.
+    """Arguments for adapters, :func:`corerl_engines.adapters.described`, beside a base that is kept during sleep.
 
     Raises:
         ConfigError: SGLang does not take adapters of these layers.
@@ -177,7 +177,8 @@ def adapter_arguments(adapter: Mapping[str, Any] | None) -> dict[str, Any]:
         "enable_lora": True,
         "max_lora_rank": adapter["rank"],
         "lora_target_modules": adapter["layers"],
-        "max_loras_per_batch": 2,  # SGLang reserves one for requests without an adapter, as those of its start
+        "max_loras_per_batch": 1
+        + adapter["count"],  # SGLang reserves one for requests without an adapter, as those of its start
         "enable_weights_cpu_backup": True,
     }
 

@@ -1,4 +1,4 @@
-"""The one adapter of a scheduler whose engine holds the base: every request uses it, and an update replaces it."""
+"""The adapters of a scheduler whose engine holds the base: every request uses one, and an update replaces one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,25 +8,24 @@ from torch import Tensor
 
 from corerl_sglang_engine.requests import adapter_config
 
-NAME = "policy"
-"""SGLang's id, name and path of the adapter"""
+
+def named(number: int) -> str:
+    """SGLang's id, name and path of an adapter, from number 0; also the key under which SGLang keeps its prefixes."""
+    return f"policy {number}"
 
 
-class Adapter:
-    """The adapter of a scheduler's share of the model.
+class Adapters:
+    """The adapters of a scheduler's share of the model.
 
     Args:
         manager: SGLang's, of the model runner.
         facts: ``rank``, ``alpha``, ``rslora`` and ``layers``.
-
-    Attributes:
-        number: SGLang's id of the adapter of new requests; None, which is the base, before the first update.
     """
 
     def __init__(self, manager: Any, facts: Mapping[str, Any]) -> None:
         self._manager, self._facts = manager, facts
         self._coming: dict[str, Tensor] = {}
-        self.number: str | None = None
+        self._loaded: dict[str, LoRARef] = {}
 
     def begin(self) -> None:
         """Forget an incomplete update."""
@@ -36,8 +35,12 @@ class Adapter:
         """Tensors by their names in files of peft, which belong to the adapter from now on."""
         self._coming.update(tensors)
 
-    def end(self, complete: bool) -> None:
-        """Replace the adapter, if the update is complete.
+    def of(self, key: str | None) -> str | None:
+        """SGLang's id of the adapter of requests with this key; None, which is the base, before its first update."""
+        return key if key in self._loaded else None
+
+    def end(self, complete: bool, number: int) -> None:
+        """Replace an adapter, if the update is complete.
 
         Raises:
             RuntimeError: SGLang refuses the adapter.
@@ -45,12 +48,12 @@ class Adapter:
         coming, self._coming = self._coming, {}
         if not complete:
             return
-        named = LoRARef(lora_id=NAME, lora_name=NAME, lora_path=NAME)
-        if self.number is not None:
-            self.number = None
-            _require(self._manager.unload_lora_adapter(named))
-        _require(self._manager.load_lora_adapter_from_tensors(named, coming, adapter_config(self._facts)))
-        self.number = NAME
+        name = named(number)
+        if (old := self._loaded.pop(name, None)) is not None:
+            _require(self._manager.unload_lora_adapter(old))
+        made = LoRARef(lora_id=name, lora_name=name, lora_path=name)
+        _require(self._manager.load_lora_adapter_from_tensors(made, coming, adapter_config(self._facts)))
+        self._loaded[name] = made
 
 
 def _require(result: Any) -> None:

@@ -20,6 +20,7 @@ from sglang.srt.managers.io_struct import (
 from sglang.srt.utils.hf_transformers_utils import get_config, get_context_length, get_hf_text_config
 
 from corerl_sglang_engine import scheduler
+from corerl_sglang_engine.adapter import named
 from corerl_sglang_engine.requests import (
     UNUSED_POSITIONS,
     finish_reason,
@@ -48,6 +49,7 @@ async def start(settings: dict[str, Any]) -> "SglangEngine":
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     engine = SglangEngine(started, Recording(settings["record"], settings["top_log_probs"]), experts)
     if settings.get("adapter"):
+        engine.has_adapters = True
         await engine.ask("adapt", facts=settings["adapter"])
     engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
     return engine
@@ -78,6 +80,7 @@ class SglangEngine:
     """See ``corerl_engine.server.Engine``."""
 
     dead = EngineDead
+    has_adapters = False
 
     def __init__(self, engine: Any, recording: Recording, experts: ExpertsOf | None = None) -> None:
         self._engine, self._recording, self._experts = engine, recording, experts
@@ -127,6 +130,7 @@ class SglangEngine:
             top_logprobs_num=likely,
             return_routed_experts=self._experts is not None,
             image_data=self._images(sample.asked),
+            extra_key=named(sample.asked["adapter"]) if self.has_adapters else None,
         )
         try:
             async for output in self._manager.generate_request(request, None):
@@ -163,8 +167,8 @@ class SglangEngine:
         digests = await self.ask("load", bucket=bucket, verify=verify)
         return digests if verify else []
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
-        answers = await self.ask("end_update", complete=complete)
+    async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int]]:
+        answers = await self.ask("end_update", complete=complete, adapter=adapter)
         lacking = {name for answer in answers for name in answer["lacking"]}
         tokens: dict[str, int] = answers[0]["tokens"]
         return sorted(lacking), tokens

@@ -17,7 +17,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.state_capturer.routed_experts import RoutedExpertsCapturer
 
 from corerl_sglang_engine import filtering, written
-from corerl_sglang_engine.adapter import Adapter
+from corerl_sglang_engine.adapter import Adapters
 from corerl_sglang_engine.pairs import Pairs
 from corerl_sglang_engine.requantized import Requantized
 from corerl_sglang_engine.requests import KEEPS
@@ -44,7 +44,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
     corerl_pairs: Pairs
     """of the present update"""
 
-    corerl_adapter: Adapter | None = None
+    corerl_adapters: Adapters | None = None
     """which updates consist of; None: of all weights"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -74,12 +74,12 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         return devices
 
     def corerl_adapt(self, facts: dict[str, Any]) -> None:
-        """From now on updates are the adapter of these facts, which every request uses."""
-        self.corerl_adapter = Adapter(self.tp_worker.model_runner.lora_manager, facts)
+        """From now on updates are adapters of these facts, of which every request uses one."""
+        self.corerl_adapters = Adapters(self.tp_worker.model_runner.lora_manager, facts)
 
     def _add_request_to_queue(self, req: Any, *args: Any, **more: Any) -> Any:
-        if self.corerl_adapter is not None:
-            req.lora_id = self.corerl_adapter.number
+        if self.corerl_adapters is not None:
+            req.lora_id = self.corerl_adapters.of(req.extra_key)
         self.corerl_preempted += bool(more.get("is_retracted") or any(args))
         return super()._add_request_to_queue(req, *args, **more)
 
@@ -106,8 +106,8 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.pause_generation(PauseGenerationReqInput(mode="retract"))
         self.corerl_preempted = preempted  # by requests alone
         torch.get_device_module().synchronize()
-        if self.corerl_adapter is not None:
-            self.corerl_adapter.begin()
+        if self.corerl_adapters is not None:
+            self.corerl_adapters.begin()
         else:
             written.forget(self._corerl_model())
             self.corerl_requantized.begin()
@@ -115,11 +115,11 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested."""
-        if self.corerl_adapter is not None:
+        if self.corerl_adapters is not None:
             held = weights.Held()
             held.take(bucket, torch.device("cpu"))  # where SGLang keeps adapters that are not in use
             tensors = list(held.tensors.items())
-            self.corerl_adapter.add(held.tensors)
+            self.corerl_adapters.add(held.tensors)
         else:
             tensors = list(weights.read(bucket))
             with torch.no_grad():
@@ -128,7 +128,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         torch.get_device_module().synchronize()  # the bucket is reused
         return taken
 
-    def corerl_end_update(self, complete: bool) -> dict[str, Any]:
+    def corerl_end_update(self, complete: bool, adapter: int) -> dict[str, Any]:
         """Forget all prefixes.
 
         Returns:
@@ -140,11 +140,11 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.token_to_kv_pool_allocator.clear()
         if mm_utils.embedding_cache is not None:  # outputs of the tower
             mm_utils.embedding_cache.clear()
-        if self.corerl_adapter is not None:
-            self.corerl_adapter.end(complete)
+        if self.corerl_adapters is not None:
+            self.corerl_adapters.end(complete, adapter)
             for each in self.waiting_queue:
-                each.lora_id = self.corerl_adapter.number
-        is_whole = complete and self.corerl_adapter is None
+                each.lora_id = self.corerl_adapters.of(each.extra_key)
+        is_whole = complete and self.corerl_adapters is None
         lacking = written.unwritten(self._corerl_model()) if is_whole else []
         return {"lacking": lacking, "tokens": {each.rid: len(each.output_ids) for each in self.waiting_queue}}
 

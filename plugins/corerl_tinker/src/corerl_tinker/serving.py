@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from corerl.config import typed
+from corerl.contracts.adapters import are_sent
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import RolloutBackendFactory
@@ -39,6 +40,8 @@ from corerl_tinker.training.sampler import Sampler
 
 RANK, ALPHA = 32, 32
 """of adapters, by default: those of the SDK"""
+ADAPTERS = 8
+"""that the engine holds at a time, by default"""
 LEAST_KEY = 16
 """characters of a key"""
 PREFIX = "tml-"
@@ -74,6 +77,7 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
     """Check everything that needs no model."""
     values = dict(request.values)
     values["model"] = {"lora_rank": RANK, "lora_alpha": ALPHA, **(values.get("model") or {})}
+    values["rollout"] = {"adapters": ADAPTERS, **(values.get("rollout") or {})}
     if options.max_length is not None:  # engines have room for both together
         values["data"] = {
             "max_prompt_length": options.max_length - 1,
@@ -183,7 +187,8 @@ def build(plan: Plan, runtime: Runtime, compute: Compute) -> Service:
     runtime.reserve([actor, engines])
     trainer = Clients(runtime.spawn(actor, TrainerWorker, config), strategy_spec(config))
     rollout = runtime.spawn(engines, RolloutWorker, config)
-    sampler = Sampler(trainer, runtime, rollout, plan.tokenizer)
+    is_adapter = are_sent(config, entry.facts, plan.backend.entry.facts)
+    sampler = Sampler(trainer, runtime, rollout, plan.tokenizer, config.rollout.adapters if is_adapter else 1)
     limits = model_limits(trainer.facts, options.max_length)
     checkpoints, stop = Checkpoints(Path(options.folder)), plan.tokenizer.stop_token_ids
     return Service(trainer, sampler, compute, checkpoints, limits, options, config.model.path, stop)

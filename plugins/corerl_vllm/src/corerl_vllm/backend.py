@@ -170,7 +170,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
 
 
 def adapter_arguments(adapter: Mapping[str, Any] | None, device: str) -> dict[str, Any]:
-    """Arguments for one adapter, :func:`corerl_engines.adapters.described`, that every request uses.
+    """Arguments for adapters, :func:`corerl_engines.adapters.described`, of which every request uses one.
 
     Raises:
         ConfigError: vLLM has no room for the rank, or has adapters of experts on CUDA only.
@@ -185,7 +185,7 @@ def adapter_arguments(adapter: Mapping[str, Any] | None, device: str) -> dict[st
     stacked = {"enable_mixed_moe_lora_format": True} if EXPERTS in adapter["layers"] else {}
     return stacked | {
         "enable_lora": True,
-        "max_loras": 1,
+        "max_loras": adapter["count"],
         "max_lora_rank": rooms[0],
         "lora_target_modules": adapter["layers"],
     }

@@ -1,4 +1,4 @@
-"""The one adapter of an engine that holds its base: every request uses it, and an update replaces it in place.
+"""An adapter of an engine that holds its base: every request uses one, and an update replaces one in place.
 
 vLLM takes hundreds of small tensors apart, by name, for each adapter. Here it does so once: the copies that it makes
 from the bucket to its layers are noted, and a later update of the same tensors repeats them.
@@ -14,30 +14,36 @@ from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
 from vllm.lora.request import LoRARequest
 
-NUMBER = 1
-"""vLLM's id of the adapter"""
 
-REQUEST = LoRARequest("policy", NUMBER, "in memory")
-"""of every sample; vLLM reads no file, because the adapter is there already"""
+def named(number: int) -> LoRARequest:
+    """For samples of the adapter of this number, from 0; vLLM reads no file, because the adapter is there already.
+
+    vLLM keeps the prefixes of adapters of different names apart.
+    """
+    return LoRARequest(f"policy {number}", 1 + number, "in memory")
 
 
 class Adapter:
-    """The adapter of a worker's share of the model; without values until the first update, which changes nothing.
+    """An adapter of a worker's share of the model; without values until the first update, which changes nothing.
+
+    vLLM has room for all adapters at once, so each one keeps its place in vLLM's layers.
 
     Args:
         manager: vLLM's, of the worker.
         facts: ``rank``, ``alpha`` and ``rslora``.
+        number: of the adapter, from 0.
     """
 
-    def __init__(self, manager: Any, facts: Mapping[str, Any]) -> None:
+    def __init__(self, manager: Any, facts: Mapping[str, Any], number: int) -> None:
+        self._id = named(number).lora_int_id
         self._worker, self._manager, self._facts = manager, manager._adapter_manager, facts
         self._buckets: list[weights.Held] = []
         self._coming = 0
         """number of buckets of the update under way"""
         self._copies: Copies | None = None
         """those of the buckets, once noted"""
-        manager.add_dummy_lora(REQUEST, facts["rank"])  # zeros
-        self._manager.activate_adapter(NUMBER)
+        manager.add_dummy_lora(named(number), facts["rank"])  # zeros
+        self._manager.activate_adapter(self._id)
 
     def add(self, bucket: Mapping[str, Any]) -> Iterable[Tensor]:
         """Keep a bucket's tensors, by their names in files of peft; returns them."""
@@ -62,7 +68,7 @@ class Adapter:
         facts, mapper = self._facts, getattr(self._manager.model, "hf_to_vllm_mapper", None)
         helper = PEFTHelper(facts["rank"], facts["alpha"], list(facts["layers"]), use_rslora=facts["rslora"])
         made = LoRAModel.from_lora_tensors(
-            NUMBER,
+            self._id,
             {name: tensor for held in self._buckets for name, tensor in held.tensors.items()},
             helper,
             device=str(self._worker.device),
@@ -79,11 +85,11 @@ class Adapter:
         return unknown
 
     def _put(self, made: Any) -> None:
-        self._manager.remove_adapter(NUMBER)
+        self._manager.remove_adapter(self._id)
         noted = Copies([held.memory for held in self._buckets])
         with noted:
             self._manager.add_adapter(made)
-            self._manager.activate_adapter(NUMBER)
+            self._manager.activate_adapter(self._id)
         self._copies = noted if noted.is_whole else None
 
 

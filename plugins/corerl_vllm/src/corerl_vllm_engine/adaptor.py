@@ -1,7 +1,7 @@
 """vLLM's asynchronous engine with the interface of ``corerl_engine.server``."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from corerl_vllm_engine import cores
-from corerl_vllm_engine.adapter import REQUEST
+from corerl_vllm_engine.adapter import named
 from corerl_vllm_engine.replicas import Replicas
 from corerl_vllm_engine.scheduler import PREEMPTED
 
@@ -56,7 +56,7 @@ async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     made = VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
     made.reads_images = settings.get("reads_images", False)
-    made.adapter = REQUEST if adapter else None
+    made.adapters = [named(number) for number in range(adapter["count"])] if adapter else []
     return made
 
 
@@ -64,8 +64,8 @@ class VllmEngine:
     """See ``corerl_engine.server.Engine``."""
 
     dead = EngineDeadError
-    adapter: Any = None
-    """of every sample"""
+    adapters: Sequence[Any] = ()
+    """those that samples name by their numbers; without any, updates are all weights"""
     reads_images = False
 
     def __init__(
@@ -119,7 +119,8 @@ class VllmEngine:
         prompt = _prompt(sample.asked)
         likely = self._recording.reported(sample.asked, self.vocabulary)
         params = sampling_params(sample, likely)
-        async for output in self._engine.generate(prompt, params, sample.engine_id, lora_request=self.adapter):
+        adapter = self.adapters[sample.asked["adapter"]] if self.adapters else None
+        async for output in self._engine.generate(prompt, params, sample.engine_id, lora_request=adapter):
             completion = output.outputs[0]
             log_probs = completion.logprobs
             chosen = [] if log_probs is None else [log_probs.logprobs[start] for start in log_probs.start_indices]
@@ -145,7 +146,7 @@ class VllmEngine:
     async def begin_update(self) -> None:
         # vLLM's own pause_generation sleeps for 20 ms, so that outputs under way are handled: see end_update
         await self._answer(self._engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=False))
-        if self.adapter is None:
+        if not self.adapters:
             await self._answer(self._engine.collective_rpc("corerl_begin_update"))
 
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
@@ -153,8 +154,8 @@ class VllmEngine:
         digests: list[list[int]] = await self._answer(loading)
         return digests if verify else []
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int | None]]:
-        lacking = await self._answer(self._engine.collective_rpc("corerl_end_update", args=(complete,)))
+    async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int | None]]:
+        lacking = await self._answer(self._engine.collective_rpc("corerl_end_update", args=(complete, adapter)))
         states = self._engine.output_processor.request_states
         sent = {name: state.external_req_id for name, state in states.items()}
         # with what runs (True), vLLM would keep all prefixes

@@ -93,8 +93,8 @@ class Replicas:
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
         return [digests for each in await self._all("load", bucket, verify) for digests in each]
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int | None]]:
-        missing, tokens = zip(*await self._all("end_update", complete), strict=True)
+    async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int | None]]:
+        missing, tokens = zip(*await self._all("end_update", complete, adapter), strict=True)
         return sorted(set[str]().union(*missing)), {name: count for each in tokens for name, count in each.items()}
 
     async def resume(self) -> None:

@@ -1,5 +1,6 @@
 """Operations of the engine's workers, each with its share of the model, beyond those of vLLM."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,7 +26,7 @@ class Worker:
     vllm_config: Any
     device: Any
 
-    corerl_adapter: Adapter | None = None
+    corerl_adapters: Sequence[Adapter] = ()
 
     def corerl_prepare(self, keeps: bool, bitwise: bool = False, adapter: dict[str, Any] | None = None) -> list[str]:
         """Prepare the worker once, after the start; returns the CUDA devices that this worker sees.
@@ -33,12 +34,13 @@ class Worker:
         Args:
             keeps: the kept tokens are recorded.
             bitwise: the model computes with invariant operations.
-            adapter: facts of the adapter that updates consist of; None: they consist of all weights.
+            adapter: facts of the adapters that updates consist of; None: they consist of all weights.
         """
         if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
             invariant.use_in(self)
         if adapter is not None:
-            self.corerl_adapter = Adapter(self.model_runner.lora_manager, adapter)
+            manager = self.model_runner.lora_manager
+            self.corerl_adapters = [Adapter(manager, adapter, number) for number in range(adapter["count"])]
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             log_probs.prepare(sampler, keeps, bitwise)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
@@ -62,9 +64,9 @@ class Worker:
 
         If vLLM keeps the tensors of a layer until the layer is complete, it gets copies.
         """
-        if self.corerl_adapter is not None:
+        if self.corerl_adapters:
             with torch.inference_mode():
-                given = list(self.corerl_adapter.add(bucket))
+                given = list(self.corerl_adapters[bucket["adapter"]].add(bucket))
         else:
             tensors = list(weights.read(bucket))
             given = [tensor for _, tensor in tensors]
@@ -78,11 +80,11 @@ class Worker:
             torch.cuda.synchronize()  # the bucket is reused
         return taken
 
-    def corerl_end_update(self, complete: bool) -> list[str]:
+    def corerl_end_update(self, complete: bool, adapter: int = 0) -> list[str]:
         """End an update; returns vLLM's names of weights that were not loaded, or of layers that it does not have."""
-        if self.corerl_adapter is not None:
+        if self.corerl_adapters:
             with torch.inference_mode():
-                return self.corerl_adapter.end(complete)
+                return self.corerl_adapters[adapter].end(complete)
         if not self.corerl_in_place:
             with self._corerl_loading():
                 finalize_layerwise_reload(self._corerl_model(), self.vllm_config.model_config)

@@ -13,6 +13,7 @@ Answer = tuple[dict[str, Any], bytes]
 
 PROBE = {
     "session": "",
+    "adapter": 0,
     "prompt_ids": [0],
     "max_tokens": 1,
     "temperature": 0.0,
@@ -76,11 +77,16 @@ class Engine(Protocol):
         ...
 
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
-        """Load a bucket's tensors; returns each worker's digests if requested."""
+        """Load a bucket's tensors, those of the bucket's ``adapter`` if updates are adapters; returns each worker's
+        digests if requested.
+        """
         ...
 
-    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int | None]]:
+    async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int | None]]:
         """Drop what was cached of old weights.
+
+        Args:
+            adapter: number of the adapter that was sent; 0 for all weights.
 
         Returns:
             The names of weights that were not loaded, and by id of a request its tokens so far, None if the request
@@ -121,9 +127,11 @@ class Server:
     def __init__(self, engine: Engine, writer: asyncio.StreamWriter, *, loaded: bool) -> None:
         self._engine = engine
         self._writer = writer
-        self._version = 0
+        self._versions = {0: 0}
+        """the version of each adapter that has values; all weights are number 0"""
         self._no_weights = "" if loaded else "no weights were sent to it yet"
-        self._updating = False
+        self._updating: int | None = None
+        """number of the adapter whose update is under way"""
         self._asleep: list[str] = []
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._samples: dict[str, Sample] = {}
@@ -168,7 +176,7 @@ class Server:
         before: dict[str, float] = {}
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            if not self._samples or self._updating:
+            if not self._samples or self._updating is not None:
                 continue
             try:
                 load = await self._engine.report()
@@ -201,10 +209,13 @@ class Server:
         return "it was put to sleep, and its KV cache was not woken" if self._asleep else ""
 
     async def _generate(self, message: dict[str, Any], number: int) -> Answer:
-        if self._asleep or (self._no_weights and not self._updating):
+        if self._asleep or (self._no_weights and self._updating is None):
             return {"not_ready": self._not_ready}, b""
+        for request in message["requests"]:
+            if request["adapter"] not in self._versions and request["adapter"] != self._updating:
+                return {"not_ready": f"no update has sent adapter {request['adapter']}"}, b""
         samples = [
-            Sample(request, index, f"{number}-{position}-{index}.", self._version)
+            Sample(request, index, f"{number}-{position}-{index}.", self._versions.get(request["adapter"], 0))
             for position, request in enumerate(message["requests"])
             for index in range(request["n"])
         ]
@@ -239,7 +250,7 @@ class Server:
         return {}, b""
 
     async def _begin_update(self, message: dict[str, Any], number: int) -> Answer:
-        self._updating, self._no_weights = True, "the last weight update was not complete"
+        self._updating, self._no_weights = message.get("adapter", 0), "the last weight update was not complete"
         await self._engine.begin_update()
         return {}, b""
 
@@ -248,24 +259,26 @@ class Server:
 
     async def _end_update(self, message: dict[str, Any], number: int) -> Answer:
         """``version`` is null for an abandoned update: generation then fails until a complete one."""
-        version = message["version"]
-        missing, tokens = await self._engine.end_update(version is not None)
-        self._updating = False
+        version, adapter = message["version"], self._updating or 0
+        missing, tokens = await self._engine.end_update(version is not None, adapter)
+        self._updating = None
         if version is None or missing:
+            self._versions.pop(adapter, None)
             for call in [call for call, task in self._calls.items() if call != number]:
                 self._calls[call].cancel()
             return {"missing": missing}, b""
         for sample in self._samples.values():
             count = tokens.get(sample.engine_id, 0)
-            if count is not None:
+            if count is not None and sample.asked["adapter"] == adapter:
                 sample.updated(version, count)
-        self._version, self._no_weights = version, ""
+        self._versions[adapter], self._no_weights = version, ""
         if not self._asleep:
             await self._engine.resume()
         return {"missing": []}, b""
 
     async def _sleep(self, message: dict[str, Any], number: int) -> Answer:
         self._no_weights = "it was put to sleep, and its weights were not sent again"
+        self._versions.clear()
         if self._probes:  # an engine sleeps without requests
             await asyncio.wait(self._probes)
         if not self._asleep:
@@ -304,7 +317,7 @@ class Server:
         before, self._progress[place] = self._progress.get(place), engine.progress()
         if self._progress[place] != before:
             return
-        token = asyncio.create_task(engine.generate(Sample(PROBE, 0, engine_id, self._version)))
+        token = asyncio.create_task(engine.generate(Sample(PROBE, 0, engine_id, 0)))
         try:
             while not (token.done() or self._not_ready or engine.progress() != before):
                 await asyncio.wait([token], timeout=PROBE_SECONDS)

@@ -1,27 +1,40 @@
 """Requests of sampling: samplers, and samples that are generated together."""
 
-import functools
 import secrets
 import threading
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from corerl.errors import RunError
 from corerl_gateway.errors import ApiError
 from corerl_gateway.fields import Fields
 from corerl_tinker.api import requests, wire
 from corerl_tinker.api.futures import Answer, Future
-from corerl_tinker.api.service import Service
+from corerl_tinker.api.service import OVER, Service
 from corerl_tinker.api.sessions import Model, Published, SamplingSession, Session
 from corerl_tinker.errors import UserError
 from corerl_tinker.training.clients import State
-from corerl_tinker.training.sampler import SampleRequest, SampleResult
+from corerl_tinker.training.sampler import Group, SampleRequest, SampleResult
 
-Batch = list[tuple[SampleRequest, Future]]
+LANE = "samples"
+"""of all sessions, in the computing thread"""
+
+
+@dataclass(eq=False)
+class Batch:
+    """Requests of one session with the same weights, which wait at the same time."""
+
+    session: Session
+    published: Published
+    asked: list[tuple[SampleRequest, Future]] = field(default_factory=list)
+
+
+Computed = list[tuple[Batch, list[SampleResult] | Exception]]
 
 
 class Samples:
-    """Samples of one session with the same weights, which wait at the same time, are generated together.
+    """Samples that wait at the same time are generated together, those of each session and its weights as one group.
 
-    Samples of two sessions never are: what a client gets does not depend on other clients.
+    What a client gets does not depend on other groups: see :class:`corerl_tinker.training.sampler.Sampler`.
     """
 
     def __init__(self, service: Service) -> None:
@@ -29,6 +42,8 @@ class Samples:
         self._base = Published(service.trainer.base())
         self._open: dict[tuple[str, int], Batch] = {}
         """of a session and its weights, the batch that has not begun"""
+        self._is_asked = False
+        """the computing thread will take the open batches"""
         self._lock = threading.Lock()
 
     def create_sampler(self, owner: str, fields: Fields) -> Answer:
@@ -112,38 +127,66 @@ class Samples:
         return future.promise()
 
     def _enqueue(self, session: Session, published: Published, request: SampleRequest, future: Future) -> None:
-        key = (session.session_id, id(published))
         session.pending += 1
         with self._lock:
-            if (batch := self._open.get(key)) is not None:
-                batch.append((request, future))
+            key = (session.session_id, id(published))
+            self._open.setdefault(key, Batch(session, published)).asked.append((request, future))
+            if self._is_asked:
                 return
-            batch = self._open[key] = [(request, future)]
-        call = functools.partial(self._generate, key, published, batch)
-        done = functools.partial(self._distribute, session, key, batch)
-        self._service.compute.submit(session.lane, call).add_done_callback(done)
+            self._is_asked = True
+        self._service.compute.submit(LANE, self._generate).add_done_callback(self._distribute)
 
-    def _generate(self, key: tuple[str, int], published: Published, batch: Batch) -> Sequence[SampleResult]:
-        """In the computing thread."""
+    def _take(self) -> list[Batch]:
+        """The open batches."""
         with self._lock:
-            self._open.pop(key, None)
+            taken, self._open, self._is_asked = list(self._open.values()), {}, False
+        return taken
+
+    def _generate(self) -> Computed:
+        """In the computing thread: samples of each batch, or its error."""
+        done: Computed = []
+        batches, groups = list[Batch](), list[Group]()
+        for batch in self._take():
+            try:
+                group = Group(self._weights(batch), [request for request, _ in batch.asked])
+            except Exception as error:
+                done.append((batch, error))
+            else:
+                batches.append(batch)
+                groups.append(group)
+        try:
+            results = self._service.sampler.sample(groups)
+        except BaseException as error:  # of the server; the clients get it
+            results = [RunError(f"{type(error).__name__} in the server: {error}")] * len(groups)
+        return done + list(zip(batches, results, strict=True))
+
+    def _weights(self, batch: Batch) -> State:
+        """The state of a batch.
+
+        Raises:
+            UserError: it was dropped, cannot be loaded, or its session has ended.
+        """
+        published = batch.published
+        if batch.session.session_id not in self._service.sessions:
+            raise UserError(OVER)
         if published.state is None and published.load is not None:
             published.load()
         if published.state is None:
             newer = f"the model has saved {self._service.options.keep_samplers} newer ones (tinker.keep_samplers)"
             raise UserError(f"the weights of this sampler were dropped: {newer}")
-        return self._service.sampler.sample(published.state, [request for request, _ in batch])
+        return published.state
 
-    def _distribute(self, session: Session, key: tuple[str, int], batch: Batch, computed: object) -> None:
-        """In the event loop: give the results of a batch to its promises."""
-        with self._lock:
-            if self._open.get(key) is batch:  # the call was dropped before it began
-                del self._open[key]
-        session.pending -= len(batch)
+    def _distribute(self, computed: object) -> None:
+        """In the event loop: give the results to their promises."""
         try:
-            results: Sequence[SampleResult] = computed.result()  # type: ignore[attr-defined]
-            for (request, future), result in zip(batch, results, strict=True):
-                future.end(Answer(wire.write_sample_result(request, result), is_binary=True))
-        except BaseException as error:  # the clients get it
-            for _, future in batch:
-                future.fail(error)
+            results: Computed = computed.result()  # type: ignore[attr-defined]
+        except BaseException as error:  # it did not begin: the server stops
+            failure = error if isinstance(error, Exception) else RunError(f"{type(error).__name__} in the server")
+            results = [(batch, failure) for batch in self._take()]
+        for batch, own in results:
+            batch.session.pending -= len(batch.asked)
+            for number, (request, future) in enumerate(batch.asked):
+                if isinstance(own, Exception):
+                    future.fail(own)
+                else:
+                    future.end(Answer(wire.write_sample_result(request, own[number]), is_binary=True))

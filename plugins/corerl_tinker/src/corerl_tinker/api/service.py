@@ -165,7 +165,7 @@ class Service:
     def end_session(self, session: Session, why: str = OVER) -> None:
         """Free the models of a session, and fail its requests."""
         self.sessions.pop(session.session_id, None)
-        for lane in (session.lane, *session.models):
+        for lane in session.models:
             self.compute.drop(lane, why)
         for model in session.models.values():
             model.state = None

@@ -116,8 +116,3 @@ class Session:
 
     def touch(self) -> None:
         self.seen = time.monotonic()
-
-    @property
-    def lane(self) -> str:
-        """Of its samples."""
-        return f"{self.session_id}:sample"

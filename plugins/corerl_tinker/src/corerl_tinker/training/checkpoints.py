@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ from torch import Tensor
 
 from corerl.files import atomic_path
 from corerl_tinker.errors import UserError
-from corerl_tinker.training.states import Adapter, Slot, TrainedState
+from corerl_tinker.training.states import Adapter, Slot, TrainedState, cut
 from corerl_torch import ranks
 
 SCHEME = "tinker://"
+MOMENTS, STEP = ("exp_avg", "exp_avg_sq"), "step"
+"""AdamW's state of a parameter, as torch names it"""
 TRAINING, SAMPLER = "weights", "sampler_weights"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MODEL = re.compile(r"[A-Za-z0-9-]{1,64}:train:[0-9]{1,9}")
@@ -133,18 +135,16 @@ class Checkpoints:
         Raises:
             UserError: the name is taken.
         """
-        place = self.place(address)
-        weights = {
-            name: slot.cut(state.adapter, number, slot.whole(number, state.weights[number])).contiguous().cpu()
-            for number, name in enumerate(slot.names)
-        }
-        moments = {
-            f"{slot.names[number]}/{name}": slot.cut(state.adapter, number, slot.whole(number, value.detach()))
-            .contiguous()
-            .cpu()
-            for number, values in enumerate(state.optimizer if optimizer else ())
-            for name, value in values.items()
-        }
+        place, moments = self.place(address), dict[str, Tensor]()
+        weights = _own(state, slot.gather(state.weights))
+        for name in MOMENTS if optimizer and any(state.optimizer) else ():
+            tensors = [own.get(name, nothing) for own, nothing in zip(state.optimizer, slot.zeros(), strict=True)]
+            moments |= {f"{key}/{name}": each for key, each in _own(state, slot.gather(tensors)).items()}
+        if moments:
+            counts = [
+                nothing.add_(own.get(STEP, 0)) for own, nothing in zip(state.optimizer, slot.zeros(), strict=True)
+            ]
+            moments |= {f"{key}/{STEP}": each.flatten()[0].clone() for key, each in slot.gather(counts)}
 
         def write() -> None:
             if place.exists() and not overwrite:
@@ -174,12 +174,9 @@ class Checkpoints:
                 raise UserError(f"the checkpoint {address} has no {name}")
         try:
             weights, *rest = (load_file(place / name) for name in names)
-            for number, name in enumerate(slot.names):
-                whole = torch.zeros(slot.shape(number), dtype=state.weights[number].dtype)
-                fill(slot.cut(state.adapter, number, whole), weights[name])
-                state.weights[number].copy_(slot.share(number, whole))
-            moments = rest[0] if rest else {}
-            state.optimizer = [_moments(slot, state, number, moments) for number in range(len(slot.names))]
+            slot.scatter(_whole(slot, state, weights), state.weights)
+            if rest and rest[0]:
+                state.optimizer = _moments(slot, state, rest[0])
         except Exception as error:  # whatever safetensors raises of a damaged file
             raise UserError(f"the checkpoint {address} cannot be loaded: {error}") from error
 
@@ -196,16 +193,28 @@ def fill(target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
 
-def _moments(slot: Slot, state: TrainedState, number: int, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The optimizer's state of a parameter, in the parameter's whole shape."""
-    prefix = f"{slot.names[number]}/"
-    found = {name.removeprefix(prefix): each for name, each in stored.items() if name.startswith(prefix)}
-    moments = {}
-    for name, each in found.items():
-        if each.ndim == 0:
-            moments[name] = each.to(state.weights[number].device)
-            continue
-        whole = torch.zeros(slot.shape(number), dtype=each.dtype)
-        fill(slot.cut(state.adapter, number, whole), each)
-        moments[name] = slot.share(number, whole)
-    return moments
+def _own(state: TrainedState, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Full tensors on the host, in the adapter's own rank."""
+    return {name: cut(state.adapter, name, each.detach()).contiguous().cpu() for name, each in named}
+
+
+def _whole(slot: Slot, state: TrainedState, stored: Mapping[str, Tensor], suffix: str = "") -> dict[str, Tensor]:
+    """Tensors in the shapes of the parameters; moments that are not stored are those of a layer without gradients."""
+    made = {}
+    for name, shape in slot.weights.shapes.items():
+        made[name] = torch.zeros(shape)
+        if not suffix or name + suffix in stored:
+            fill(cut(state.adapter, name, made[name]), stored[name + suffix])
+    return made
+
+
+def _moments(slot: Slot, state: TrainedState, stored: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The optimizer's state of each of this rank's parameters."""
+    found = {name: slot.zeros() for name in (*MOMENTS, STEP)}
+    for name in MOMENTS:
+        slot.scatter(_whole(slot, state, stored, f"/{name}"), found[name])
+    nothing = torch.zeros(())
+    counts = {name: stored.get(f"{name}/{STEP}", nothing).expand(shape) for name, shape in slot.weights.shapes.items()}
+    slot.scatter(counts, found[STEP])
+    steps = [each.flatten()[:1].sum() for each in found.pop(STEP)]
+    return [dict(zip((STEP, *MOMENTS), each, strict=True)) for each in zip(steps, *found.values(), strict=True)]

@@ -78,7 +78,7 @@ class TrainerWorker:
 
     @dispatch("rank_zero")
     def facts(self) -> Facts:
-        slot, config = self.trainer.slot, self.trainer.strategy.model.config.get_text_config()
+        slot, config = self.trainer.slot, self.trainer.weights_of_rank.config.get_text_config()
         return Facts(slot.is_lora, slot.has_head, config.vocab_size, getattr(config, "max_position_embeddings", None))
 
     @dispatch("all")
@@ -105,9 +105,14 @@ class TrainerWorker:
 
 @dataclass(eq=False, weakref_slot=True, slots=True)
 class State:
-    """A client's state, which the ranks have; it is freed there when nobody has this object any more."""
+    """A client's state, which the ranks have; it is freed there when nobody has this object any more.
+
+    Attributes:
+        sent: what an engine held when it got the weights, which it may have replaced (``EngineAdapters.since``).
+    """
 
     number: int
+    sent: int = 0
 
 
 class Clients:

@@ -1,7 +1,7 @@
 """The data of a forward_backward, checked, and its form for a training strategy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,11 +47,13 @@ def rows_of(sequences: Sequence[Sequence[int]]) -> Experience:
     """Rows whose "response" has a token for each position of a sequence, from the first on.
 
     A strategy computes the logits of the position before each response token. So a row is a sequence and one further
-    token, which no position reads. ``group_ids`` are the numbers of the rows, which micro-batches keep.
+    token, which no position reads. ``group_ids`` are the numbers of the rows, which micro-batches keep; a loss ignores
+    ``loss_weights``, by which strategies know rows that count.
     """
     prompts = [[int(sequence[0])] for sequence in sequences]
     rests = [[*map(int, sequence[1:]), 0] for sequence in sequences]
-    return collate(prompts, rests, list(range(len(sequences))))
+    rows = collate(prompts, rests, list(range(len(sequences))))
+    return replace(rows, loss_weights=rows.response_mask.double())
 
 
 def padded(arrays: Sequence[NDArray[np.generic]]) -> Tensor:

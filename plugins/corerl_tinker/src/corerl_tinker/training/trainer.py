@@ -58,7 +58,8 @@ class Trainer:
         if not isinstance(strategy, SteppedStrategy):
             raise ConfigError("actor.strategy", f"'{name}' takes no single steps, as Tinker's clients do: use torch")
         self.strategy, self.spec, self._sends_adapters = strategy, spec, sends_adapters
-        self.slot = Slot(strategy)
+        self.weights_of_rank = strategy.trained_weights()
+        self.slot = Slot(self.weights_of_rank)
         self._base: TrainedState = self.slot.present()
         if self.slot.is_lora:
             self._base = self.slot.new_adapter(Adapter(spec.model.lora_rank, spec.model.lora_alpha))
@@ -104,7 +105,7 @@ class Trainer:
             objective(self.strategy.forward(rows, objective.wanted), rows)
         loss, log_probs = self._together(objective, request)
         if not math.isfinite(loss):
-            self._optimizer().zero_grad(set_to_none=True)
+            self.weights_of_rank.optimizer.zero_grad(set_to_none=True)
             raise UserError(f"the loss is {loss}: all accumulated gradients of this model were dropped")
         numbered = [each.numpy() for each in log_probs]
         shaped = [each[:, 0] if datum.is_flat else each for each, datum in zip(numbered, request.data, strict=True)]
@@ -113,10 +114,9 @@ class Trainer:
     def _together(self, objective: TinkerObjective, request: LossRequest) -> tuple[float, list[Tensor]]:
         """The loss and the log-probs of all ranks' rows."""
         sizes = [datum.targets.shape for datum in request.data]
-        if self.strategy.data_parallel_size == 1:
+        if not dist.is_initialized() or dist.get_world_size() == 1:
             return objective.loss, [objective.log_probs[row] for row in range(len(sizes))]
-        device = self.spec.device
-        speaks = dist.get_rank() % (dist.get_world_size() // self.strategy.data_parallel_size) == 0
+        device, speaks = self.spec.device, self.weights_of_rank.speaks
         own = objective if speaks else TinkerObjective(request, counts=False)  # ranks may share rows
         loss = torch.tensor(own.loss, dtype=torch.float64, device=device)
         parts = [own.log_probs.get(row, torch.zeros(size)).reshape(-1) for row, size in enumerate(sizes)]
@@ -140,7 +140,7 @@ class Trainer:
         if not self.slot.has_gradient():
             raise UserError("there is no gradient to step with: send forward_backward before optim_step")
         try:
-            return take_step(cast(SteppedStrategy, self.strategy), step)
+            return take_step(self.weights_of_rank, step)
         except NonFiniteError as error:
             raise UserError(str(error)) from error
 
@@ -187,6 +187,3 @@ class Trainer:
     def _backward(self, state: TrainedState, rows: Experience, objective: TinkerObjective) -> None:
         cast(SteppedStrategy, self.strategy).accumulate(rows, objective)
         self.slot.drop_gradients(state.adapter)
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        return cast(SteppedStrategy, self.strategy).optimizer
