@@ -143,15 +143,17 @@ class AlgorithmConfig:
 
 @dataclass
 class OptimConfig:
-    """AdamW and its schedule."""
+    """The optimizer and its schedule."""
 
+    optimizer: Part = option("adamw", "optimizer")
     lr: float = option(1e-6, "learning rate after warm-up", gt=0)
     weight_decay: float = option(0.01, "weight decay of AdamW, for weights with two or more dimensions", ge=0)
     betas: list[float] = option(help="betas of AdamW", factory=lambda: [0.9, 0.999])
     eps: float = option(1e-8, "epsilon of AdamW", gt=0)
     lr_warmup_steps: int = option(0, "optimizer steps with a linear increase of the rate from 0", ge=0)
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = option("constant", "learning rate after warm-up")
-    min_lr_ratio: float = option(0.0, "final share of lr, for linear and cosine", ge=0, le=1)
+    lr_warmup_steps_ratio: float = option(0.0, "lr_warmup_steps as a share of the run's optimizer steps", ge=0, le=1)
+    lr_scheduler_type: Part = option("constant", "schedule: learning rate after warm-up")
+    min_lr_ratio: float = option(0.0, "final share of lr, for schedules that fall", ge=0, le=1)
 
 
 @dataclass
