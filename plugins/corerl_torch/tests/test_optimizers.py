@@ -1,6 +1,7 @@
 """Optimizers by their formulas in float64, schedules by hand, and the rules for both."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,3 +227,17 @@ def test_unknown_names_and_options_are_refused_with_the_rest_of_the_config() -> 
     for optim in ({"optimizer": "muno"}, {"lr_scheduler_type": "wds"}):
         with pytest.raises(UnknownNameError):
             resolve_parts(config(**optim), load_plugins().registries)
+
+
+MINE = """
+import torch
+
+def momentum(model, groups, config):
+    return torch.optim.SGD(groups, lr=config.lr, momentum=0.9)
+"""
+
+
+def test_an_optimizer_of_a_file_goes_on_from_its_state(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    assert_resumes(f"{tmp_path}/mine.py:momentum")
+    assert type(build_optimizer(Model(), OptimConfig(optimizer=f"{tmp_path}/mine.py:momentum"))) is torch.optim.SGD

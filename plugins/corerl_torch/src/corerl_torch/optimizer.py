@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from corerl.contracts.config import OptimConfig
+from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.registry import Registry, Selected
 from corerl_torch.optimizers.adamw import adamw
@@ -31,7 +32,12 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         ]
     groups = groups[:2] + [group for group in groups[2:] if group["params"]]
     factory = adamw if config.optimizer == "adamw" else selected(config.optimizer).load()
-    return factory(model, groups, config)
+    optimizer = factory(model, groups, config)
+    if any(isinstance(each, DTensor) for each in parameters) and not _is_known(optimizer):
+        raise ConfigError(
+            KEY, f"{type(optimizer).__name__} has no method initial_state, which checkpoints of sharded weights ask for"
+        )
+    return optimizer
 
 
 def selected(value: Any, key: str = KEY) -> Selected[OptimizerFactory]:
@@ -75,11 +81,16 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float, norm: Tensor) -> 
 
 
 def initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """The state of a weight before its first update: AdamW's, unless the optimizer says."""
+    """The state of a weight before its first update: AdamW's, or what the optimizer says."""
     if isinstance(optimizer, StartsState):
         return optimizer.initial_state(parameter)
     step, moment = torch.zeros((), dtype=torch.float32, device=parameter.device), parameter.detach()
     return {"step": step, "exp_avg": torch.zeros_like(moment), "exp_avg_sq": torch.zeros_like(moment)}
+
+
+def _is_known(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether :func:`initial_state` knows its state."""
+    return isinstance(optimizer, torch.optim.AdamW | StartsState)
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any]) -> None:
@@ -90,7 +101,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, values in stored["state"].items():
-        for name, start in initial_state(optimizer, parameters[number]).items():
+        starts = initial_state(optimizer, parameters[number]) if _is_known(optimizer) else {}
+        for name, start in starts.items():
             if values[name].shape != start.shape:
                 raise ValueError(
                     f"{name} of parameter {number} has shape {list(values[name].shape)}, not {list(start.shape)}"
