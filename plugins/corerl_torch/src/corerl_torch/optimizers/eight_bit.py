@@ -75,7 +75,7 @@ class AdamW8Bit(torch.optim.Optimizer):
         for name, moment, signed in (("first", first, True), ("second", second, False)):
             state[f"{name}_codes"], state[f"{name}_scales"] = encoded(moment, self.block_size, signed)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """torch's own method turns codes into the weights' dtype; here they keep theirs."""
         super().load_state_dict(dict(state_dict))
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]

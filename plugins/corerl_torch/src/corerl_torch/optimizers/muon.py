@@ -40,7 +40,8 @@ def muon(model: nn.Module, groups: list[dict[str, Any]], config: OptimConfig, *,
 def _vocabularies(model: nn.Module) -> set[int]:
     """The weights with a row for each token."""
     found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    outputs: Any = getattr(model, "get_output_embeddings", None)  # of transformers' models
+    head = outputs() if outputs else None
     return found | ({id(head.weight)} if isinstance(head, nn.Module) else set())
 
 
@@ -94,14 +95,16 @@ def _whole(matrix: Tensor, steps: int) -> Tensor:
 
 def orthogonalised(matrix: Tensor, steps: int) -> Tensor:
     """The Newton-Schulz iteration on the last two dimensions, in bfloat16 on CUDA; a matrix of zeros stays one."""
-    x = matrix.bfloat16() if matrix.is_cuda else matrix.float()
+    x: Tensor = matrix.bfloat16() if matrix.is_cuda else matrix.float()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-20)
+    size: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
+    x = x / size.clamp(min=1e-20)
     for _ in range(steps):
         square = x @ x.mT
         x = A * x + (B * square + C * square @ square) @ x
-    return (x.mT if tall else x).to(matrix.dtype)
+    result: Tensor = x.mT if tall else x
+    return result.to(matrix.dtype)
 
 
 def _adamw(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
