@@ -47,7 +47,8 @@ every_combination = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", [COMMANDS[0], *(pytest.param(name, marks=every_combination) for name in COMMANDS[1:])])
+@every_combination  # a recipe of tests/integration/test_recipes.py is the first of them
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_passes_the_check_and_trains_two_steps(
     name: str, material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
