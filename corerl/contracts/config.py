@@ -49,6 +49,7 @@ class DataConfig:
     train_batch_size: int = option(256, "prompts in a step", ge=1)
     gen_batch_size: int | None = option(None, "with filter_groups, prompts at a time; null: train_batch_size", ge=1)
     val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
+    train_max_samples: int | None = option(None, "train on only this many first rows; null: all", ge=1)
     val_max_samples: int | None = option(None, "evaluate only this many first rows; null: all", ge=1)
     max_prompt_length: int = option(512, "largest number of tokens in a prompt", ge=1)
     max_response_length: int = option(512, "largest number of tokens in a response", ge=1)
@@ -57,6 +58,7 @@ class DataConfig:
         "error", "for long prompts: stop, or keep the end (left), the beginning (right) or both ends (middle)"
     )
     shuffle: bool = option(True, "new order in each epoch, from data.seed")
+    sampler: Part | None = option(None, "sampler: order of an epoch, such as mixture; null: by data.shuffle")
     seed: int | None = option(None, "seed of the sampler; null: trainer.seed")
     apply_chat_template_kwargs: dict[str, Any] = option(help="arguments of the chat template", factory=dict)
     custom_cls: Part | None = option(None, "./file.py:Class that yields the rows; null: rows of the parquet files")
@@ -143,15 +145,17 @@ class AlgorithmConfig:
 
 @dataclass
 class OptimConfig:
-    """AdamW and its schedule."""
+    """The optimizer and its schedule."""
 
+    optimizer: Part = option("adamw", "optimizer")
     lr: float = option(1e-6, "learning rate after warm-up", gt=0)
     weight_decay: float = option(0.01, "weight decay of AdamW, for weights with two or more dimensions", ge=0)
     betas: list[float] = option(help="betas of AdamW", factory=lambda: [0.9, 0.999])
     eps: float = option(1e-8, "epsilon of AdamW", gt=0)
     lr_warmup_steps: int = option(0, "optimizer steps with a linear increase of the rate from 0", ge=0)
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = option("constant", "learning rate after warm-up")
-    min_lr_ratio: float = option(0.0, "final share of lr, for linear and cosine", ge=0, le=1)
+    lr_warmup_steps_ratio: float = option(0.0, "lr_warmup_steps as a share of the run's optimizer steps", ge=0, le=1)
+    lr_scheduler_type: Part = option("constant", "schedule: learning rate after warm-up")
+    min_lr_ratio: float = option(0.0, "final share of lr, for schedules that fall", ge=0, le=1)
 
 
 @dataclass

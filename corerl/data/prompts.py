@@ -57,7 +57,7 @@ def load_prompts(
 ) -> PromptDataset:
     """Read, template, filter and cut the prompts of one split.
 
-    Of ``val`` at most the first ``data.val_max_samples`` rows are read.
+    At most the first ``data.train_max_samples`` or ``data.val_max_samples`` rows are read.
 
     Raises:
         DataError: a file or a row is wrong, no row is usable, or a prompt is too long under ``truncation: error``.
@@ -67,7 +67,8 @@ def load_prompts(
         raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
     report = LoadReport()
     rows = custom_rows(data, files, tokenizer.tokenizer, split)
-    records = read_prompt_records(files, report, data.val_max_samples if split == "val" else None, rows)
+    limit = data.val_max_samples if split == "val" else data.train_max_samples
+    records = read_prompt_records(files, report, limit, rows)
     tokenized = _tokenize(records, tokenizer, data.apply_chat_template_kwargs, f"{split} prompts")
     if data.filter_overlong_prompts:
         tokenized = list(_without_overlong(tokenized, data.max_prompt_length, report))

@@ -1,6 +1,6 @@
 """The order in which prompts are trained on: seeded, and resumable at any batch."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,20 @@ class PromptSampler:
         batch_size: indices in a batch.
         shuffle: False takes 0, 1, … in every epoch.
         seed: 0 or more.
+        order: epoch and seed -> its indices, as many as there are prompts, in place of ``shuffle``.
 
     Raises:
         ConfigError: ``size`` is less than ``batch_size``.
     """
 
-    def __init__(self, size: int, batch_size: int, shuffle: bool, seed: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        order: Callable[[int, int], Sequence[int]] | None = None,
+    ) -> None:
         if size < batch_size:
             raise ConfigError(
                 "data.train_batch_size",
@@ -32,6 +40,7 @@ class PromptSampler:
             )
         self._identity = {"size": size, "batch_size": batch_size, "shuffle": shuffle, "seed": seed}
         self._size, self._batch_size, self._shuffle, self._seed = size, batch_size, shuffle, seed
+        self._order = order
         self.epoch = 0
         """the epoch of the next batch, from 0"""
         self.position = 0
@@ -102,7 +111,14 @@ class PromptSampler:
     def _order_of(self, epoch: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         if epoch not in self._orders:
             order = np.random.default_rng([self._seed, epoch]).permutation(self._size)
-            self._orders = {epoch: order if self._shuffle else np.arange(self._size)}
+            order = order if self._shuffle else np.arange(self._size)
+            if self._order is not None:
+                order = np.asarray(self._order(epoch, self._seed), dtype=np.int64)
+                if order.shape != (self._size,) or order.min() < 0 or order.max() >= self._size:
+                    raise ConfigError(
+                        "data.sampler", f"must give {self._size} indices from 0 to {self._size - 1} for each epoch"
+                    )
+            self._orders = {epoch: order}
         return self._orders[epoch]
 
 

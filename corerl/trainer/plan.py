@@ -1,5 +1,6 @@
 """A run before its models: everything that can be read and checked without one."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,12 +109,15 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         validation = load_prompts(config.data, config.data.val_files, tokenizer, "val")
         say(f"validation data: {validation.report}")
         val_prompts = list(validation)
+    own_order = parts.others.get("data.sampler")
     sampler = PromptSampler(
         len(train_prompts),
         config.data.gen_batch_size or config.data.train_batch_size,
         shuffle=config.data.shuffle,
         seed=config.trainer.seed if config.data.seed is None else config.data.seed,
+        order=functools.partial(own_order.load(), train_prompts) if own_order else None,
     )
+    sampler.prompt(0)  # a sampler that does not fit the data is an error here
     checkpoint = find_checkpoint(config, _total_steps(config, sampler))
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")

@@ -17,7 +17,7 @@ def test_the_table_is_current() -> None:
 
 def test_the_kinds_in_the_table_are_those_of_the_registries() -> None:
     of_core = {registry.kind for _, registry in Registries()}
-    of_plugins = {"dataset preparer", "environment", "preference loss", "service"}
+    of_plugins = {"dataset preparer", "environment", "optimizer", "preference loss", "sampler", "schedule", "service"}
     assert set(json.loads(KNOWN_NAMES.read_text())) <= of_core | of_plugins
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from corerl.contracts.config import OptimConfig
-from corerl_torch.optimizer import build_optimizer, build_schedule
+from corerl_torch.optimizer import build_optimizer
+from corerl_torch.schedules import build_schedule
 
 
 def rates(config, total_steps, count):

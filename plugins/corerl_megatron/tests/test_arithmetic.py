@@ -190,3 +190,14 @@ def test_what_megatron_core_refuses_is_one_line_before_a_model_is_built(model_di
     with pytest.raises(ConfigError, match=r"^actor\.strategy: megatron-core refuses this: .*attention") as caught:
         transformer_config(spec, options, ModelFacts.read("model.path", config.to_dict()), config)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+@pytest.mark.parametrize(
+    "option", ["pipeline_model_parallel_size: 2", "expert_model_parallel_size: 2", "sequence_parallel: true"]
+)
+def test_what_needs_cuda_is_refused_with_the_config(device: str, option: str) -> None:
+    strategy = f"actor.strategy={{name: megatron, {option}}}"
+    ranks = ["runtime.name=ray", "runtime.options.workers=2", f"actor.device={device}"]
+    with pytest.raises(ConfigError, match="only on CUDA: on the CPU it must be"):
+        load_train_config(None, ["model.path=m", "data.train_files=[t]", strategy, *ranks])

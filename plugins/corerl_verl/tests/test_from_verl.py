@@ -308,3 +308,24 @@ def test_the_reward_function_of_the_page_scores(tmp_path: Path) -> None:
     file = tmp_path / "my_reward.py"
     file.write_text((ROOT / "docs" / "verl.md").read_text().split("```python\n")[1].split("```")[0])
     assert verl("so it is 4", "4", "x", {}, VerlFunctionOptions(str(file))) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "optim", "words"),
+    [
+        (["actor_rollout_ref.actor.optim.optimizer=AdamW"], {}, ""),
+        (["actor_rollout_ref.actor.optim.optimizer=Muon"], {"optimizer": "muon"}, ""),
+        (["actor_rollout_ref.actor.optim.optimizer=AdamW8bit"], {}, "written as adamw"),
+        (
+            [f"actor_rollout_ref.actor.optim.{each}" for each in ("lr_scheduler_type=cosine", "num_cycles=1.5")],
+            {"lr_scheduler_type": {"name": "cosine", "num_cycles": 1.5}},
+            "",
+        ),
+        (["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"], {"lr_warmup_steps_ratio": 0.1}, ""),
+        (["data.train_max_samples=100"], {}, "verl draws these rows at random"),
+    ],
+)
+def test_optimizers_schedules_and_limits_of_rows(arguments: list[str], optim: dict[str, object], words: str) -> None:
+    values, remarks = from_verl(["actor_rollout_ref.rollout.name=vllm", *arguments])
+    assert values.get("actor", {}).get("optim", {}) == optim
+    assert not words or any(words in remark for remark in remarks)

@@ -10,14 +10,17 @@ from corerl_verl.versions import Effective, defaults, guess, versions
 
 ELSEWHERE = {
     "actor.optim.lr_warmup_steps": "-1: none, a rule",
+    "actor.optim.optimizer": "AdamW, in both",
     "actor.ppo_micro_batch_size_per_gpu": "verl has no default",
     "actor.strategy": "a rule",
     "algorithm.adv_estimator": "a rule",
     "algorithm.filter_groups.max_num_gen_batches": "0: no limit, a rule",
     "critic.optim.lr_warmup_steps": "-1: none, a rule",
+    "critic.optim.optimizer": "AdamW, in both",
     "critic.ppo_epochs": "the actor's, in both",
     "critic.ppo_mini_batch_size": "the actor's, in both",
     "critic.strategy": "a rule",
+    "data.train_max_samples": "-1: all, in both",
     "data.val_max_samples": "-1: all, in both",
     "ref.log_prob_max_token_len_per_gpu": "the size of micro-batches changes no result",
     "reward.num_workers": "a matter of speed",

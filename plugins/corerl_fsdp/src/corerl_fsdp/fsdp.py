@@ -35,9 +35,10 @@ from corerl_torch.experts.parallel import expert_group
 from corerl_torch.loading import model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.micro_batches import lockstep_micro_batches
-from corerl_torch.optimizer import build_optimizer, build_schedule, clip_gradients, gradient_norm
+from corerl_torch.optimizer import build_optimizer, clip_gradients, gradient_norm
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
+from corerl_torch.schedules import build_schedule
 from corerl_torch.stepping import ModelWeights
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer

@@ -15,7 +15,8 @@ from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
 from corerl_fsdp.token_model import stored
 from corerl_torch.average import PREFIX, Average, check_average
-from corerl_torch.optimizer import restore_schedule
+from corerl_torch.optimizer import initial_state
+from corerl_torch.schedules import restore_schedule
 
 SCHEDULE = "schedule.json"
 
@@ -83,18 +84,16 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average 
     for name, tensor in stored(model):
         state[f"model.{name}"] = tensor.detach()
         if isinstance(tensor, nn.Parameter):
-            for key, value in _of_adamw(optimizer, tensor).items():
+            for key, value in _of_optimizer(optimizer, tensor).items():
                 state[f"optimizer.{name}.{key}"] = value
     if average is not None:
         state |= {f"{PREFIX}{name}": value for name, value in average.values.items()}
     return state
 
 
-def _of_adamw(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+def _of_optimizer(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     """The optimizer state of one parameter; before the first step, an initial state."""
     state: dict[str, Tensor] = optimizer.state[parameter]
     if not state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-        state["exp_avg"] = torch.zeros_like(parameter.detach())
-        state["exp_avg_sq"] = torch.zeros_like(parameter.detach())
+        state.update(initial_state(optimizer, parameter))
     return state

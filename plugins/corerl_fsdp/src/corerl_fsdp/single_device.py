@@ -30,9 +30,10 @@ from corerl_torch.loading import load_model, model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.media import freeze_tower
 from corerl_torch.micro_batches import micro_batches
-from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
+from corerl_torch.optimizer import build_optimizer, restore_optimizer
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
+from corerl_torch.schedules import build_schedule, restore_schedule
 from corerl_torch.stepping import ModelWeights
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer

@@ -80,6 +80,8 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
         ConfigError: the first violated rule.
     """
     check_installed(key, options)
+    if config.actor.device == "cpu" or _without_gpus(config):
+        check_device("cpu", options, key)
     head = "value" if key.startswith("critic") else "lm"
     path = (config.critic.path if key.startswith("critic") else None) or config.model.path
     names = {"model.path": path} | ({"ref.path": config.ref.path} if config.ref.path else {})
@@ -94,6 +96,19 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     ranks = _ranks(config)
     if ranks is not None:
         check_ranks(key, options, ranks)
+
+
+def check_device(device: str, options: MegatronOptions, key: str) -> None:
+    """Raise ConfigError for features that megatron-core has only on CUDA: pipelines, sequence parallel, experts."""
+    if device == "cuda":
+        return
+    for name in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
+        if getattr(options, name) > 1:
+            raise ConfigError(f"{key}.{name}", "megatron-core supports it only on CUDA: on the CPU it must be 1")
+    if options.sequence_parallel:
+        raise ConfigError(
+            f"{key}.sequence_parallel", "megatron-core supports it only on CUDA: on the CPU it must be false"
+        )
 
 
 def check_installed(key: str, options: MegatronOptions) -> None:
@@ -213,6 +228,12 @@ def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:
 def padded_vocabulary(size: int, tensor_parallel: int) -> int:
     """The vocabulary with padding rows, so that tensor-parallel ranks have equal parts."""
     return -(-size // tensor_parallel) * tensor_parallel
+
+
+def _without_gpus(config: TrainConfig) -> bool:
+    """Whether workers of another runtime than ``local`` get no GPU, so that device ``auto`` is the CPU."""
+    runtime = config.runtime
+    return config.actor.device == "auto" and runtime.name != "local" and not runtime.n_gpus_per_node
 
 
 def _ranks(config: TrainConfig) -> int | None:

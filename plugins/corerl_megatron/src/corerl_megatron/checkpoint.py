@@ -22,7 +22,7 @@ from corerl_megatron.parallel import Layout
 from corerl_megatron.pickled_files import require_plain
 from corerl_megatron.weights import Weights
 from corerl_torch import ranks as world
-from corerl_torch.optimizer import restore_schedule
+from corerl_torch.schedules import restore_schedule
 
 NOTE, FILE = "note.json", "state.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")

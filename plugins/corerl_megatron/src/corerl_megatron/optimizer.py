@@ -14,7 +14,8 @@ from corerl.contracts.config import OptimConfig
 from corerl.contracts.training_strategies import StrategySpec
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
-from corerl_torch.optimizer import build_optimizer, build_schedule
+from corerl_torch.optimizer import build_optimizer
+from corerl_torch.schedules import build_schedule
 
 
 class Optimizer(Protocol):

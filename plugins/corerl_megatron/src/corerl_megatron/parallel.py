@@ -99,19 +99,6 @@ def forget() -> None:
 _LAID_OUT: dict[str, int | None] = {}
 
 
-def check_device(device: str, options: MegatronOptions, key: str) -> None:
-    """Raise ConfigError for features that megatron-core has only on CUDA: pipelines, sequence parallel, experts."""
-    if device == "cuda":
-        return
-    for name in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
-        if getattr(options, name) > 1:
-            raise ConfigError(f"{key}.{name}", "megatron-core supports it only on CUDA: on the CPU it must be 1")
-    if options.sequence_parallel:
-        raise ConfigError(
-            f"{key}.sequence_parallel", "megatron-core supports it only on CUDA: on the CPU it must be false"
-        )
-
-
 def _layout() -> Layout:
     state: Any = parallel_state
 

@@ -1,7 +1,7 @@
 """Presets for two published GRPO recipes on verl with SGLang and Megatron (mathematical questions, 750 of them).
 
-Both: batches of whole groups of 8 responses, a KL loss of weight 0.001, a learning rate of 1e-6. Data and model are not
-set.
+Both: batches of whole groups of 8 responses, a KL loss of weight 0.001, a learning rate of 1e-6, a sampled evaluation
+every 20 steps, a checkpoint every 50. Data and model are not set.
 """
 
 from typing import Any
@@ -20,7 +20,13 @@ def qwen3_8b() -> dict[str, Any]:
 def _recipe(gpus: int, batch: int, mini_batch: int, prompt: int, epochs: int, **strategy: Any) -> dict[str, Any]:
     return {
         "model": {"enable_gradient_checkpointing": True},
-        "data": {"train_batch_size": batch, "max_prompt_length": prompt, "max_response_length": 1024},
+        "data": {
+            "train_batch_size": batch,
+            "max_prompt_length": prompt,
+            "max_response_length": 1024,
+            "filter_overlong_prompts": True,
+            "truncation": "error",
+        },
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
         "actor": {
             "strategy": {"name": "megatron", "tensor_model_parallel_size": gpus, **strategy},
@@ -37,8 +43,9 @@ def _recipe(gpus: int, batch: int, mini_batch: int, prompt: int, epochs: int, **
             "n": 8,
             "name": "sglang",
             "tensor_model_parallel_size": gpus,
-            "options": {"gpu_memory_utilization": 0.5},
+            "options": {"gpu_memory_utilization": 0.5, "load_format": "auto"},
+            "val_kwargs": {"do_sample": True},
         },
         "runtime": {"name": "ray", "n_gpus_per_node": gpus},
-        "trainer": {"total_epochs": epochs},
+        "trainer": {"total_epochs": epochs, "save_freq": 50, "test_freq": 20},
     }

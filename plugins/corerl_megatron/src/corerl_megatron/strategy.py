@@ -27,6 +27,7 @@ from corerl_megatron.adapters import Adapters, first_values
 from corerl_megatron.arithmetic import (
     ModelFacts,
     check_bridge,
+    check_device,
     check_experts,
     check_installed,
     check_model,
@@ -68,7 +69,7 @@ class MegatronStrategy:
             raise ConfigError("model.path", "megatron-core runs experts only on CUDA")
         check_experts(KEY, facts)
         check_bridge(KEY, facts, self.options, head=spec.head)
-        parallel.check_device(spec.device, self.options, KEY)
+        check_device(spec.device, self.options, KEY)
         if spec.device == "cpu" and spec.optim is not None and self.dtype != torch.float32:
             raise ConfigError(
                 "model.dtype", "megatron trains bf16 only on CUDA, where its optimizer keeps float32 weights: use fp32"

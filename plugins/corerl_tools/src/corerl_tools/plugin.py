@@ -21,11 +21,29 @@ if TYPE_CHECKING:
     from corerl.data.sampler import PromptSampler
     from corerl.rollout.scored import FinishedGroup
     from corerl.trainer.run import Run
+    from corerl_tools.samplers.contract import PromptOrder
 
 
 @hookimpl
 def add_kinds(add: Callable[[Kind], None]) -> None:
     add(Kind("dataset_preparers", "dataset preparer", "corerl_tools.prepare.contract:DatasetPreparer"))
+    add(Kind("samplers", "sampler", "corerl_tools.samplers.contract:PromptOrder", "data.sampler"))
+
+
+@hookimpl
+def register_samplers(register: "Register[PromptOrder]") -> None:
+    register(
+        "mixture",
+        "corerl_tools.samplers.mixture:mixture",
+        options="corerl_tools.samplers.mixture:MixtureOptions",
+        summary="data sources in the shares of their weights",
+    )
+    register(
+        "curriculum",
+        "corerl_tools.samplers.curriculum:curriculum",
+        options="corerl_tools.samplers.curriculum:CurriculumOptions",
+        summary="prompts by a number of their extra_info",
+    )
 
 
 @hookimpl

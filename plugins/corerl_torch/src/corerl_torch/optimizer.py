@@ -1,6 +1,5 @@
-"""AdamW and its learning-rate schedule."""
+"""The optimizer of a model, its gradients' norm, its stored state."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,10 +9,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from corerl.contracts.config import OptimConfig
+from corerl.errors import ConfigError
+from corerl.plugins import load_plugins
+from corerl.registry import Registry, Selected
+from corerl_torch.optimizers.adamw import adamw
+from corerl_torch.optimizers.contract import KEY, OptimizerFactory, StartsState
+from corerl_torch.schedules import is_alike
 
 
-def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW; weight decay on weights with two or more dimensions only (not on norms and biases).
+def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """The optimizer that ``config.optimizer`` selects; weight decay on weights with two or more dimensions only (not on
+    norms and biases).
 
     Weights of further device meshes (experts that ranks divide) have groups of their own behind these two.
     """
@@ -25,8 +31,23 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
             {"params": [p for p in alike if p.dim() < 2], "weight_decay": 0.0},
         ]
     groups = groups[:2] + [group for group in groups[2:] if group["params"]]
-    beta1, beta2 = config.betas
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(beta1, beta2), eps=config.eps, fused=True)
+    factory = adamw if config.optimizer == "adamw" else selected(config.optimizer).load()
+    optimizer = factory(model, groups, config)
+    if any(isinstance(each, DTensor) for each in parameters) and not _is_known(optimizer):
+        raise ConfigError(
+            KEY, f"{type(optimizer).__name__} has no method initial_state, which checkpoints of sharded weights ask for"
+        )
+    return optimizer
+
+
+def selected(value: Any, key: str = KEY) -> Selected[OptimizerFactory]:
+    """The optimizer of a config: of an installed plugin, or ``./file.py:function``.
+
+    Raises:
+        ConfigError, UnknownNameError: as for :meth:`corerl.registry.Registry.select`.
+    """
+    registry: Registry[OptimizerFactory] = load_plugins().registries.optimizers
+    return registry.select(value, key)
 
 
 def by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
@@ -60,22 +81,17 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float, norm: Tensor) -> 
         torch.nn.utils.clip_grads_with_norm_(alike, limit, norm)
 
 
-def build_schedule(
-    optimizer: torch.optim.Optimizer, config: OptimConfig, total_steps: int
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """Linear warm-up to ``lr``, then constant, linear or cosine down to ``min_lr_ratio · lr`` at ``total_steps``."""
+def initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """The state of a weight before its first update: AdamW's, or what the optimizer says."""
+    if isinstance(optimizer, StartsState):
+        return optimizer.initial_state(parameter)
+    step, moment = torch.zeros((), dtype=torch.float32, device=parameter.device), parameter.detach()
+    return {"step": step, "exp_avg": torch.zeros_like(moment), "exp_avg_sq": torch.zeros_like(moment)}
 
-    def factor(step: int) -> float:
-        if step < config.lr_warmup_steps:
-            return (step + 1) / config.lr_warmup_steps
-        if config.lr_scheduler_type == "constant":
-            return 1.0
-        progress = (step - config.lr_warmup_steps) / max(1, total_steps - config.lr_warmup_steps)
-        progress = min(1.0, progress)
-        shape = 1 - progress if config.lr_scheduler_type == "linear" else (1 + math.cos(math.pi * progress)) / 2
-        return config.min_lr_ratio + (1 - config.min_lr_ratio) * shape
 
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+def _is_known(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether :func:`initial_state` knows its state."""
+    return isinstance(optimizer, torch.optim.AdamW | StartsState)
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any]) -> None:
@@ -86,55 +102,16 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, values in stored["state"].items():
-        shape = parameters[number].shape
-        for name in ("exp_avg", "exp_avg_sq"):
-            if values[name].shape != shape:
+        starts = initial_state(optimizer, parameters[number]) if _is_known(optimizer) else {}
+        for name, start in starts.items():
+            if values[name].shape != start.shape:
                 raise ValueError(
-                    f"{name} of parameter {number} has shape {list(values[name].shape)}, not {list(shape)}"
+                    f"{name} of parameter {number} has shape {list(values[name].shape)}, not {list(start.shape)}"
                 )
-        if not values["step"].ndim == 0 <= values["step"]:
+        if "step" in values and not values["step"].ndim == 0 <= values["step"]:
             raise ValueError(f"step of parameter {number} is {values['step']!r:.100}")
     for group, present in zip(stored["param_groups"], optimizer.param_groups, strict=True):
         for name, value in present.items():
-            if name != "params" and not _is_alike(group[name], value):
+            if name != "params" and not is_alike(group[name], value):
                 raise TypeError(f"{name} is {group[name]!r:.100}")
     optimizer.load_state_dict(dict(stored))
-
-
-def restore_schedule(schedule: torch.optim.lr_scheduler.LRScheduler, stored: Mapping[str, Any]) -> None:
-    """Restore a state of ``schedule.state_dict()``; torch itself sets any given attribute.
-
-    Raises:
-        ValueError, TypeError, KeyError: the state belongs to another schedule, or is damaged.
-    """
-    present = schedule.state_dict()
-    if not isinstance(stored, Mapping):
-        raise TypeError(f"the schedule is {stored!r:.100}")
-    stored = {name: _of_groups(value, present.get(name)) for name, value in stored.items()}
-    for name in ("last_epoch", "base_lrs", "_last_lr"):
-        if not _is_alike(stored[name], present[name]):
-            raise TypeError(f"{name} is {stored[name]!r:.100}")
-    schedule.load_state_dict(
-        {name: stored[name] for name in present.keys() & stored.keys() if _is_alike(stored[name], present[name])}
-    )
-
-
-def _of_groups(value: Any, present: Any) -> Any:
-    """Values of parameter groups that are all equal, for another number of groups: meshes may have changed."""
-    if not (isinstance(value, list) and isinstance(present, list) and len(value) != len(present)):
-        return value
-    return value[:1] * len(present) if value and value.count(value[0]) == len(value) > 1 else value
-
-
-def _is_alike(value: Any, present: Any) -> bool:
-    """Whether a stored value has the kind of the present one."""
-    if isinstance(present, list | tuple):
-        fits = isinstance(value, list | tuple) and len(value) == len(present)
-        return fits and all(map(_is_alike, value, present))
-    if isinstance(present, bool) or isinstance(value, bool) or present is None:
-        return type(value) is type(present)
-    if isinstance(present, int | float):
-        return (
-            isinstance(value, int if isinstance(present, int) else int | float) and math.isfinite(value) and value >= 0
-        )
-    return type(value) is type(present)

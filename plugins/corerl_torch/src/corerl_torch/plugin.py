@@ -1,12 +1,13 @@
 """What every training with models has: tokenizers, metrics, evaluations, restarts, KL penalties, tracker ``console``,
-aliases of keys and rules for them.
+optimizers, schedules, aliases of keys and rules for them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from corerl import Register, hookimpl
+from corerl.contracts.kinds import Kind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +28,58 @@ if TYPE_CHECKING:
     from corerl.trainer.stopping import Stopping
     from corerl_torch.evaluation import Evaluation
     from corerl_torch.kl_penalty import KLPenalty
+    from corerl_torch.optimizers.contract import OptimizerFactory
     from corerl_torch.restarts import Restarts
+    from corerl_torch.schedule_shapes import Shape
     from corerl_torch.tokenizers import HFTokenizer
     from corerl_torch.vocabulary import ReferenceLogProbs
+
+
+@hookimpl
+def add_kinds(add: "Callable[[Kind], None]") -> None:
+    from corerl_torch.optimizers.contract import OptimizerFacts
+
+    optimizer = "corerl_torch.optimizers.contract:OptimizerFactory"
+    add(Kind("optimizers", "optimizer", optimizer, "actor.optim.optimizer", facts=OptimizerFacts))
+    add(Kind("schedules", "schedule", "corerl_torch.schedule_shapes:Shape", "actor.optim.lr_scheduler_type"))
+
+
+@hookimpl
+def register_optimizers(register: "Register[OptimizerFactory]") -> None:
+    options, folder = "corerl_torch.optimizers.options", "corerl_torch.optimizers"
+    register("adamw", f"{folder}.adamw:adamw", summary="AdamW, fused (1711.05101)")
+    register(
+        "adamw_8bit",
+        f"{folder}.eight_bit:adamw_8bit",
+        options=f"{options}:EightBitOptions",
+        sharded=False,
+        summary="AdamW with moments of 8 bits, 2 bytes a weight (2110.02861); strategy torch",
+    )
+    register(
+        "muon",
+        f"{folder}.muon:muon",
+        options=f"{options}:MuonOptions",
+        summary="orthogonalised momentum for matrices, AdamW for the rest (2502.16982)",
+    )
+
+
+@hookimpl
+def register_schedules(register: "Register[Shape]") -> None:
+    shapes = "corerl_torch.schedule_shapes"
+    register("constant", f"{shapes}:constant", summary="lr to the end")
+    register("linear", f"{shapes}:linear", summary="down in a line")
+    register(
+        "cosine", f"{shapes}:cosine", options=f"{shapes}:CosineOptions", summary="down in half a wave (1608.03983)"
+    )
+    register(
+        "cosine_with_restarts",
+        f"{shapes}:cosine_with_restarts",
+        options=f"{shapes}:RestartOptions",
+        summary="down several times, each time from lr (1608.03983)",
+    )
+    register(
+        "wsd", f"{shapes}:wsd", options=f"{shapes}:WsdOptions", summary="stable, then down at the end (2404.06395)"
+    )
 
 
 @hookimpl
@@ -58,8 +108,10 @@ def read_config(
 @hookimpl
 def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestError]":
     from corerl_check.rules import violations
+    from corerl_torch.optimizers.rules import violations as of_optimizers
 
-    return violations(config, parts)
+    yield from violations(config, parts)
+    yield from of_optimizers(config, parts)
 
 
 @hookimpl

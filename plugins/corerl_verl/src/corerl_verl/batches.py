@@ -58,10 +58,26 @@ def batch_sizes(conversion: Conversion) -> None:
 
 
 def schedules(conversion: Conversion) -> None:
-    """Warm-up in optimizer steps, and the schedule's name."""
+    """The optimizer's name, warm-up in optimizer steps, and the schedule's name."""
     for role in ("actor", "critic"):
+        _optimizer(conversion, role)
         _warm_up(conversion, role)
         _schedule(conversion, role)
+
+
+def _optimizer(conversion: Conversion, role: str) -> None:
+    """By verl's class or megatron-core's word."""
+    key = f"{role}.optim.optimizer"
+    name = conversion.take(key)
+    word = str(name).lower().lstrip("_")
+    if name is None or word in ("adam", "adamw"):
+        return
+    if word in ("muon", "dist_muon") and conversion.effective.engine == "fsdp":
+        conversion.values[key] = "muon"
+    else:
+        conversion.remark(
+            shown(key, name), "CoreRL has adamw, and muon for fsdp (docs/optimizers.md); written as adamw", "missing"
+        )
 
 
 def _updates(conversion: Conversion, role: str) -> int | None:
@@ -85,12 +101,7 @@ def _warm_up(conversion: Conversion, role: str) -> None:
         if is_number(total):
             _write_warm_up(conversion, role, int(ratio * total), shown(ratio_key, ratio))
         else:
-            conversion.remark(
-                shown(ratio_key, ratio),
-                f"CoreRL has no warm-up as a share of the run yet: set {role}.optim.lr_warmup_steps to this share of "
-                "the run's optimizer steps",
-                "missing",
-            )
+            conversion.values[ratio_key] = ratio
     elif any(not is_number(value) and value is not None for value in asked.values()):
         conversion.remark(shown(steps_key, asked.get(steps_key)), "is no number", "unknown")
 
@@ -108,8 +119,10 @@ def _schedule(conversion: Conversion, role: str) -> None:
     style: Any = given[0] if given else None
     if style is None:
         return
+    cycles = conversion.take(f"{role}.optim.num_cycles")
     if style in _SCHEDULES:
-        conversion.values[f"{role}.optim.lr_scheduler_type"] = style
+        waves = {"name": style, "num_cycles": cycles} if style == "cosine" and cycles not in (None, 0.5) else style
+        conversion.values[f"{role}.optim.lr_scheduler_type"] = waves
         return
     conversion.remark(
         f"{role}.optim.lr_scheduler_type={style}",

@@ -96,7 +96,6 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.use_torch_compile", ("actor.strategy.compile",), "of fsdp and torch"),
     VerlKey("actor.ppo_micro_batch_size", ("actor.ppo_micro_batch_size_per_gpu",), _PER_GPU),
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
-    VerlKey("actor.optim.lr_warmup_steps_ratio", (), "actor.optim.lr_warmup_steps counts steps"),
     VerlKey("actor.optim.clip_grad", ("actor.grad_clip",)),
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface selects the checkpoints with a model folder"),
     VerlKey(

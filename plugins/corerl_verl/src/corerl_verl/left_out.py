@@ -7,7 +7,7 @@ from corerl_verl.conversion import Conversion, Kind
 
 _COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos: rename yours"
 _PROFILER = "CoreRL has no profiler of chosen steps yet"
-_OPTIMIZER = "CoreRL trains by AdamW; other optimizers and their options do not exist yet"
+_OPTIMIZER = "CoreRL has adamw, adamw_8bit and muon: select one with optim.optimizer"
 _LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha and target_modules"
 _TOOLS = (
     "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
@@ -102,7 +102,6 @@ NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("data.video_key", ("videos",)),
     ("data.audio_key", ("audios",)),
     ("data.train_max_samples", (-1, None)),
-    ("*.optim.optimizer", ("AdamW", "adam", "adamw", "Adam")),
     ("*.optim.optimizer_impl", ("torch.optim",)),
     ("*.optim.num_cycles", (0.5, None)),
     ("*.optim.lr_warmup_init", (0, 0.0)),
@@ -121,8 +120,7 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("data.image_key", _COLUMNS),
     ("data.video_key", _COLUMNS),
     ("data.audio_key", _COLUMNS),
-    ("data.train_max_samples", "CoreRL trains on all rows: write a shorter file"),
-    ("data.sampler.*", "CoreRL has no samplers and curricula of the user yet"),
+    ("data.sampler.*", "a sampler of the user is a function for data.sampler (docs/data.md)"),
     ("data.datagen.*", "CoreRL has no generated data sets during training yet"),
     ("data.mm_processor_kwargs*", "CoreRL passes no arguments to the processor yet"),
     ("data.image_patch_size", "the processor of the model has it"),
@@ -143,7 +141,7 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("model.custom_chat_template", "write the template to a file and set model.chat_template"),
     ("model.*moe*", "CoreRL has no such option of experts yet"),
     ("critic.model.*", "the section model applies to the critic's model too"),
-    ("*.optim.num_cycles", "CoreRL has no cosine with restarts yet"),
+    ("*.optim.num_cycles", "of the schedule cosine, which the command does not select"),
     ("*.optim.*", _OPTIMIZER),
     ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),
     ("*profile*", _PROFILER),

@@ -56,6 +56,11 @@ def frequencies(conversion: Conversion) -> None:
     for key in ("data.val_max_samples", "data.train_max_samples"):
         if is_number(conversion.given.get(key), most=0):
             conversion.given.pop(key)
+    limit = conversion.given.get("data.train_max_samples")
+    if limit is not None and is_true(conversion.effective("data.shuffle", True)):
+        conversion.remark(
+            shown("data.train_max_samples", limit), "verl draws these rows at random, CoreRL takes the first ones"
+        )
     if is_number(conversion.effective("trainer.total_training_steps"), most=0):
         conversion.given.pop("trainer.total_training_steps", None)
 

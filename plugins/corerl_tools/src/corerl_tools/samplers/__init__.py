@@ -1,0 +1,1 @@
+"""Orders of prompts: mixtures of data sources, curricula."""

@@ -1,0 +1,1 @@
+"""Optimizers of ``actor.optim.optimizer``."""

@@ -1,0 +1,22 @@
+"""Options of the optimizers; they import no torch."""
+
+from dataclasses import dataclass
+
+from corerl import option
+
+
+@dataclass(frozen=True)
+class MuonOptions:
+    """Options of ``muon``."""
+
+    momentum: float = option(0.95, "decay of the momentum of matrices", ge=0, lt=1)
+    nesterov: bool = option(True, "look ahead by one step of momentum")
+    ns_steps: int = option(5, "steps of the Newton-Schulz iteration", ge=1)
+    scale: float = option(0.2, "root mean square of an update over the learning rate, about that of AdamW", gt=0)
+
+
+@dataclass(frozen=True)
+class EightBitOptions:
+    """Options of ``adamw_8bit``."""
+
+    block_size: int = option(256, "numbers that share a scale", ge=16)

@@ -1,0 +1,243 @@
+"""Optimizers by their formulas in float64, schedules by hand, and the rules for both."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from corerl.contracts.config import ModelConfig, OptimConfig, TrainConfig
+from corerl.errors import UnknownNameError
+from corerl.plugins import load_plugins
+from corerl.registry.parts import resolve_parts
+from corerl_torch.optimizer import build_optimizer, initial_state, restore_optimizer
+from corerl_torch.optimizers import eight_bit, rules
+from corerl_torch.optimizers.muon import A, B, C
+from corerl_torch.schedules import build_schedule, selected_shape
+
+
+class Model(nn.Module):
+    """A matrix, experts, a vector, an embedding, an output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.matrix, self.embedding = nn.Linear(6, 4), nn.Embedding(9, 6)
+        self.experts = nn.Parameter(torch.randn(3, 4, 6))
+        self.head = nn.Linear(6, 9, bias=False)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+
+def with_gradients(model: nn.Module, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator) * 10 ** (seed - 1)
+    return {name: parameter.grad.double() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def polar(matrix: torch.Tensor) -> torch.Tensor:
+    """The iteration on the singular values alone, in float64."""
+    left, sizes, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    sizes = sizes / sizes.square().sum(-1, keepdim=True).sqrt()
+    for _ in range(5):
+        sizes = A * sizes + B * sizes**3 + C * sizes**5
+    assert sizes.min() > 0.6 and sizes.max() < 1.25
+    return left @ torch.diag_embed(sizes) @ right
+
+
+def test_muon_orthogonalises_matrices_and_each_expert() -> None:
+    model = Model()
+    config = OptimConfig(lr=0.1, weight_decay=0.3, optimizer="muon")
+    optimizer = build_optimizer(model, config)
+    names = ("matrix.weight", "experts")
+    weights = {name: dict(model.named_parameters())[name].detach().double().clone() for name in names}
+    momentum = {name: torch.zeros_like(weights[name]) for name in names}
+    for seed in range(3):
+        gradients = with_gradients(model, seed)
+        optimizer.step()
+        for name in names:
+            momentum[name] = 0.95 * momentum[name] + gradients[name]
+            towards = polar(gradients[name] + 0.95 * momentum[name])
+            weights[name] = (1 - 0.1 * 0.3) * weights[name] - 0.1 * 0.2 * math.sqrt(6) * towards
+            torch.testing.assert_close(dict(model.named_parameters())[name].double(), weights[name], rtol=0, atol=2e-5)
+
+
+def test_muon_trains_vectors_embeddings_and_the_output_layer_as_adamw_does() -> None:
+    model, other = Model(), Model()
+    optimizers = [
+        build_optimizer(each, OptimConfig(lr=0.1, weight_decay=0.3, optimizer=name))
+        for each, name in ((model, "muon"), (other, "adamw"))
+    ]
+    for seed in range(3):
+        for each, optimizer in zip((model, other), optimizers, strict=True):
+            with_gradients(each, seed)
+            optimizer.step()
+    for name in ("matrix.bias", "embedding.weight", "head.weight"):
+        torch.testing.assert_close(dict(model.named_parameters())[name], dict(other.named_parameters())[name])
+    assert not torch.equal(model.matrix.weight, other.matrix.weight)
+
+
+def test_a_state_of_muon_goes_on_and_a_damaged_one_is_refused() -> None:
+    assert_resumes("muon")
+    model = Model()
+    optimizer = build_optimizer(model, OptimConfig(optimizer="muon"))
+    with_gradients(model, 0)
+    optimizer.step()
+    stored = optimizer.state_dict()
+    stored["state"][0]["momentum_buffer" if "momentum_buffer" in stored["state"][0] else "exp_avg"] = torch.zeros(2)
+    with pytest.raises(ValueError, match="of parameter 0 has shape"):
+        restore_optimizer(optimizer, stored)
+
+
+def assert_resumes(name: str, model: type[nn.Module] = Model) -> None:
+    straight, stopped = model(), model()
+    optimizers = [build_optimizer(each, OptimConfig(lr=0.1, optimizer=name)) for each in (straight, stopped)]
+    for seed in range(4):
+        if seed == 2:
+            stored = optimizers[1].state_dict()
+            optimizers[1] = build_optimizer(stopped, OptimConfig(lr=0.1, optimizer=name))
+            restore_optimizer(optimizers[1], stored)
+        for each, optimizer in zip((straight, stopped), optimizers, strict=True):
+            with_gradients(each, seed)
+            optimizer.step()
+    for ours, theirs in zip(straight.parameters(), stopped.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+class Wide(nn.Linear):
+    """Enough numbers for 8 bits, which the block size does not divide."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(101, 97)
+
+
+def test_moments_of_8_bits_are_near_those_of_adamw_and_take_two_bytes_a_weight() -> None:
+    model, other = Wide(), Wide()
+    config = OptimConfig(lr=1e-3, weight_decay=0.1)
+    start = model.weight.detach().clone()
+    ours, theirs = build_optimizer(model, OptimConfig(lr=1e-3, weight_decay=0.1, optimizer="adamw_8bit")), None
+    theirs = build_optimizer(other, config)
+    for seed in range(20):
+        for each, optimizer in ((model, ours), (other, theirs)):
+            with_gradients(each, seed % 3)
+            optimizer.step()
+    torch.testing.assert_close(model.bias, other.bias)  # too small for 8 bits
+    moved = (other.weight - start).norm()
+    assert 0 < (model.weight - other.weight).norm() / moved < 0.03
+    state = ours.state[model.weight]
+    size = sum(each.numel() * each.element_size() for each in state.values())
+    assert size < 2.1 * model.weight.numel()
+
+
+def test_a_state_of_8_bits_goes_on_bit_for_bit() -> None:
+    assert_resumes("adamw_8bit", Wide)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_code_is_the_nearest_and_a_positive_second_moment_stays_positive(signed: bool) -> None:
+    table = eight_bit.codes(signed)
+    assert len(table.unique()) == 256
+    assert table[0] == (-table[-2] if signed else 0) and table[-1] == 1
+    values = torch.randn(512) * 10 ** torch.linspace(-12, 3, 512)
+    values = values if signed else values.abs()
+    values[:3] = 0
+    found, scales = eight_bit.encoded(values, 64, signed)
+    back = eight_bit.decoded(found, scales, signed).flatten()
+    assert (back[:3] == 0).all()
+    shares = values.view(-1, 64) / scales[:, None]
+    nearest = (shares[..., None] - table).abs().amin(-1)
+    error = (back.view(-1, 64) / scales[:, None] - shares).abs()
+    fine = error <= nearest + 1e-7
+    if not signed:
+        assert (back[3:] > 0).all()
+        fine |= shares < table[1]
+    assert fine.all()
+
+
+def test_the_state_before_the_first_update_has_the_names_and_shapes_of_later_ones() -> None:
+    for name in ("adamw", "adamw_8bit", "muon"):
+        model = Wide()
+        optimizer = build_optimizer(model, OptimConfig(optimizer=name))
+        start = {key: (value.shape, value.dtype) for key, value in initial_state(optimizer, model.weight).items()}
+        with_gradients(model, 0)
+        optimizer.step()
+        assert start == {key: (value.shape, value.dtype) for key, value in optimizer.state[model.weight].items()}
+
+
+@pytest.mark.parametrize(
+    ("value", "shares"),
+    [
+        ("constant", [1, 1, 1, 1, 1]),
+        ("linear", [1, 0.75, 0.5, 0.25, 0]),
+        ("cosine", [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0]),
+        ({"name": "cosine", "num_cycles": 1}, [1, 0.5, 0, 0.5, 1]),
+        ("cosine_with_restarts", [1, 0.5, 1, 0.5, 0]),
+        ({"name": "wsd", "decay_ratio": 0.5}, [1, 1, 1, 0.5, 0]),
+        ({"name": "wsd", "decay_ratio": 0.5, "decay": "sqrt"}, [1, 1, 1, 1 - math.sqrt(0.5), 0]),
+        ({"name": "wsd", "decay_ratio": 0.5, "decay": "cosine"}, [1, 1, 1, 0.5, 0]),
+    ],
+)
+def test_shapes(value: Any, shares: list[float]) -> None:
+    shape = selected_shape(value).load()
+    assert [shape(step / 4) for step in range(5)] == pytest.approx(shares)
+
+
+def test_warm_up_as_a_share_of_the_run_and_the_last_rate() -> None:
+    config = OptimConfig(lr=2.0, lr_warmup_steps_ratio=0.2, lr_scheduler_type="wsd", min_lr_ratio=0.1)
+    optimizer = build_optimizer(nn.Linear(2, 2), config)
+    schedule = build_schedule(optimizer, config, 10)
+    seen = []
+    for _ in range(11):
+        seen.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert seen[:3] == pytest.approx([1.0, 2.0, 2.0])
+    assert seen[-1] == pytest.approx(0.2)
+
+
+def config(**optim: Any) -> TrainConfig:
+    made = TrainConfig(ModelConfig("m"))
+    made.actor.optim = OptimConfig(**optim)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("optim", "strategy", "words"),
+    [
+        ({"optimizer": "adamw_8bit"}, "fsdp", "does not share its state over ranks"),
+        ({"optimizer": "muon"}, "megatron", "AdamW alone"),
+        ({"lr_warmup_steps": 3, "lr_warmup_steps_ratio": 0.1}, "torch", "set one of them to 0"),
+    ],
+)
+def test_what_a_strategy_cannot_use_is_refused(optim: dict[str, Any], strategy: str, words: str) -> None:
+    made, registries = config(**optim), load_plugins().registries
+    made.actor.strategy = strategy
+    [error] = rules.violations(made, resolve_parts(made, registries))
+    assert words in str(error)
+    made.actor.strategy, made.actor.optim = "fsdp", OptimConfig(optimizer="muon")
+    assert list(rules.violations(made, resolve_parts(made, registries))) == []
+
+
+def test_unknown_names_and_options_are_refused_with_the_rest_of_the_config() -> None:
+    for optim in ({"optimizer": "muno"}, {"lr_scheduler_type": "wds"}):
+        with pytest.raises(UnknownNameError):
+            resolve_parts(config(**optim), load_plugins().registries)
+
+
+MINE = """
+import torch
+
+def momentum(model, groups, config):
+    return torch.optim.SGD(groups, lr=config.lr, momentum=0.9)
+"""
+
+
+def test_an_optimizer_of_a_file_goes_on_from_its_state(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    assert_resumes(f"{tmp_path}/mine.py:momentum")
+    assert type(build_optimizer(Model(), OptimConfig(optimizer=f"{tmp_path}/mine.py:momentum"))) is torch.optim.SGD
