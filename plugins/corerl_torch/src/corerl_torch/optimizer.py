@@ -1,5 +1,6 @@
 """The optimizer of a model, its gradients' norm, its stored state."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
