@@ -62,6 +62,7 @@ def test_adapters_are_the_default_and_all_weights_a_choice():
         ({"rollout": {"lora": "adapter", "name": "sglang"}}, "rollout.lora"),
         ({"model": {"lora_dora": True}}, "model.lora_dora"),
         ({"model": {"dtype": "fp16"}}, "model.dtype: fp16 needs a loss scale"),
+        ({"actor": {"optim": {"optimizer": "muon"}}}, "actor.optim.optimizer: is not what clients of Tinker step with"),
         ({"actor": {"strategy": "magic"}}, "magic"),
         ({"x": 1}, "x"),
     ],

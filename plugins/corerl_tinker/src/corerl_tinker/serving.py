@@ -110,7 +110,12 @@ def plan(request: ServeRequest, options: TinkerOptions) -> Plan:
 
 
 def check_model(config: TrainConfig) -> None:
-    """Raise ConfigError for adapters of a kind that clients do not have, and for gradients that need a loss scale."""
+    """Raise ConfigError for another optimizer than that of clients' steps, adapters of a kind that clients do not have,
+    and gradients that need a loss scale.
+    """
+    optimizer = config.actor.optim.optimizer
+    if optimizer not in ("adamw", {"name": "adamw"}):
+        raise ConfigError("actor.optim.optimizer", "is not what clients of Tinker step with, Adam's: leave it out")
     if config.model.dtype == "fp16":
         raise ConfigError("model.dtype", "fp16 needs a loss scale, which the steps of clients do not have: use bf16")
     for key in ("lora_rslora", "lora_dora"):
