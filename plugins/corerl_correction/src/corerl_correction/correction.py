@@ -156,7 +156,7 @@ def mismatch(
 def _sums(
     old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
 ) -> dict[str, Mean]:
-    """The measures of some responses that add up; ``squares`` are those of the weights. Elsewhere lr = 0, exp(lr) = 1."""
+    """The measures of some responses, which add up; ``squares``: of the weights. Outside the mask, lr is 0."""
     log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
     lengths = response_mask.sum(1)
     tokens, rows = int(lengths.sum()), lengths > 0

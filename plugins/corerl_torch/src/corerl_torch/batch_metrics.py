@@ -81,9 +81,7 @@ def mismatch_metrics(experience: Experience) -> dict[str, float]:
     if experience.rollout_log_probs is None or experience.old_log_probs is None:
         return {}
     rollout, old, mask = experience.rollout_log_probs, experience.old_log_probs, experience.response_mask
-    found = add_spreads(
-        Spread.of((rollout[rows].exp() - old[rows].exp()).abs_(), mask[rows]) for rows in blocks(mask)
-    )
+    found = add_spreads(Spread.of((rollout[rows].exp() - old[rows].exp()).abs_(), mask[rows]) for rows in blocks(mask))
     if found.count == 0:
         return {}
     return {
