@@ -213,7 +213,7 @@ class EpisodeWorker:
         """Decode and score, all orders at the same time.
 
         Args:
-            on_scored: called with an order's position and its :class:`Scored`, or the error of its scores alone.
+            on_scored: called with an order's position and its :class:`Scored`, or a RunError of its scores alone.
             requests: none.
         """
 
@@ -224,7 +224,7 @@ class EpisodeWorker:
                 reward, most = self._reward, self._max_response_length
                 results = None if reward is None else await results_of_part(reward, rollouts, most)
             except CoreRLError as error:
-                on_scored(position, error)
+                on_scored(position, RunError(str(error)))  # not every error can be pickled
             else:
                 on_scored(position, Scored(texts, results))
 
@@ -279,8 +279,8 @@ class WorkerEpisodes:
         Raises:
             RunError: the reward manager broke its contract.
         """
-        scored: Scored | CoreRLError = await self._scoring.complete(ScoreOrder.of(rollouts, group))
-        if isinstance(scored, CoreRLError):
+        scored: Scored | RunError = await self._scoring.complete(ScoreOrder.of(rollouts, group))
+        if isinstance(scored, RunError):
             raise scored
         if scored.texts is not None:
             rollouts = dataclasses.replace(rollouts, responses=scored.texts)
