@@ -282,8 +282,8 @@ class RolloutConfig:
     agent_timeout: float = option(3600.0, "deadline of one episode of an agent, in seconds; it has no score", gt=0)
     num_workers: int = option(
         0,
-        "processes that play the episodes of an agent, under runtime 'ray' on any node; 0: the controller plays them; "
-        "no effect without an agent",
+        "processes that play the episodes of an agent, decode and score, under runtime 'ray' on any node; 0: the "
+        "controller does",
         ge=0,
     )
     multi_turn: MultiTurnConfig = option(help="episodes", factory=MultiTurnConfig)
@@ -300,7 +300,7 @@ class RewardConfig:
         help="data source, or pattern such as 'aime*', to scorer; overrides scorer and the data source's own",
         factory=dict,
     )
-    num_workers: int = option(4, "largest number of concurrent scorers", ge=1)
+    num_workers: int = option(4, "largest number of concurrent scorers, those of all processes together", ge=1)
     timeout: float = option(
         30.0,
         "deadline of one score in seconds; in worker processes, without waits for a processor or the disk",

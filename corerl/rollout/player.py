@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.reward_managers import RewardManager, RewardResult
@@ -24,6 +24,14 @@ T = TypeVar("T")
 NO_SCORE = RewardResult(None, error="no scorer was asked", error_kind="unscored")
 
 
+class ScoringWorkers(Protocol):
+    """Decode and score, in processes beside the controller."""
+
+    async def scored(self, rollouts: Rollouts, group: Group) -> tuple[Rollouts, list[RewardResult] | None]:
+        """Responses to a prompt with their texts, and one result each; None: the controller's reward manager scores."""
+        ...
+
+
 class Player:
     """Plays groups: generates their responses, in one turn or with an agent, and scores each as it ends.
 
@@ -31,6 +39,7 @@ class Player:
         reward: None: no scorer scores the responses.
         max_response_length: of ``data``.
         episodes: plays each response; None: the responses of a group are one request.
+        workers: decode and score the responses; None: this process does.
     """
 
     def __init__(
@@ -40,8 +49,9 @@ class Player:
         reward: RewardManager | None,
         max_response_length: int,
         episodes: Episodes | None = None,
+        workers: ScoringWorkers | None = None,
     ) -> None:
-        self._queue, self._tokenizer, self._episodes = queue, tokenizer, episodes
+        self._queue, self._tokenizer, self._episodes, self._workers = queue, tokenizer, episodes, workers
         self._scores = Scores(reward, max_response_length)
 
     @property
@@ -88,14 +98,21 @@ class Player:
             GenerationRequest(group.name, prompt.token_ids, sampling, prompt.media), on_sent
         )
         seconds["answered"] = time.perf_counter() - start
-        rollouts = Rollouts.collect([prompt], [completions], self._tokenizer.decode)
+        if self._workers is None:
+            rollouts = Rollouts.collect([prompt], [completions], self._tokenizer.decode)
+        else:
+            n = len(completions)
+            rollouts = Rollouts([prompt] * n, completions, [""] * n, [0] * n)
         return dataclasses.replace(rollouts, seconds=[seconds] * len(rollouts))
 
     async def _scored(self, group: Group, place: int, generate: Callable[[], Awaitable[Rollouts]]) -> ScoredRollouts:
         with self._scores.expecting(group.batch, place) as part:
             rollouts = await generate()
             generated = group.generated = time.perf_counter()
-            results = await self._scores.of(part, rollouts)
+            results = None
+            if self._workers is not None:
+                rollouts, results = await self._workers.scored(rollouts, group)
+            results = results or await self._scores.of(part, rollouts)
         scored = time.perf_counter() - generated
         for seconds in [*rollouts.seconds, *(episode.seconds for episode in rollouts.episodes or ())]:
             seconds["scored"] = scored

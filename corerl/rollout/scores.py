@@ -75,14 +75,7 @@ class Scores:
             part.rollouts = rollouts
             self._score_if_whole(part.batch)
             return await part.results
-        under_way = self._partwise.submit(rollouts.reward_requests(self._max_response_length))
-        results: list[RewardResult]
-        if isinstance(under_way, concurrent.futures.Future):
-            results = await asyncio.wrap_future(under_way)
-        else:
-            results = await in_thread(under_way.result)
-        check_results(results, len(rollouts))
-        return results
+        return await results_of_part(self._partwise, rollouts, self._max_response_length)
 
     def _score_if_whole(self, batch: str) -> None:
         """Score a batch once all of its parts are generated."""
@@ -103,3 +96,21 @@ class Scores:
         for part, rollouts in parts:
             part.results.set_result(results[start : start + len(rollouts)])
             start += len(rollouts)
+
+
+async def results_of_part(
+    reward: PartwiseRewardManager, rollouts: Rollouts, max_response_length: int
+) -> list[RewardResult]:
+    """One result a response.
+
+    Raises:
+        RunError: the reward manager breaks its contract.
+    """
+    under_way = reward.submit(rollouts.reward_requests(max_response_length))
+    results: list[RewardResult]
+    if isinstance(under_way, concurrent.futures.Future):
+        results = await asyncio.wrap_future(under_way)
+    else:
+        results = await in_thread(under_way.result)
+    check_results(results, len(rollouts))
+    return results

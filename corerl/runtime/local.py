@@ -42,7 +42,7 @@ class LocalRuntime:
         rollout = config.rollout
         if rollout.n_gpus_per_node:
             yield _no_pool("rollout")
-        if rollout.num_workers and (rollout.agent is not None or rollout.multi_turn.environment is not None):
+        if rollout.num_workers:
             yield _no_workers("rollout.num_workers")
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:

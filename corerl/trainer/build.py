@@ -15,7 +15,7 @@ from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.contracts.adapters import hold_reference
 from corerl.contracts.annotators import ModelRole
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.reward_managers import RewardManager
+from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.rollout_correctors import NoCorrector, RolloutCorrector
 from corerl.contracts.runs import Restarts
@@ -104,7 +104,9 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     stack.callback(starts.join)
     stack.callback(runtime.close)
     runtime.reserve(roles.values())
-    workers = _workers(plan, runtime, roles, starts, further)
+    scores = parts.agent is None or config.rollout.multi_turn.score_response
+    sources = [*plan.scorers] if scores and isinstance(reward, PartwiseRewardManager) else None
+    workers = _workers(plan, runtime, roles, starts, further, sources)
     actor, rollout = workers["actor"], workers["rollout"]
     others = {each.role.name: workers[each.role.name] for each in further}
     reference = workers.get("ref") or (BaseOfPolicy(actor) if parts.needs_ref else None)
@@ -129,14 +131,19 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     most = config.rollout.max_concurrent_requests
     queue = RequestQueue(engines.generate, most, engines.engine_load, engines.abort)
     episodes: Episodes | None
+    played: WorkerEpisodes | None = None
     measured: list[Callable[[], Mapping[str, float]]] = [queue.measured]
     if "episodes" in workers:
-        episodes = played = WorkerEpisodes(workers["episodes"], queue, config.rollout.max_restarts)
+        played = WorkerEpisodes(workers["episodes"], queue, config.rollout.max_restarts)
+        stack.callback(played.close)
         measured.append(played.measured)
+    if played is not None and parts.agent is not None:
+        episodes = played
     else:
         episodes = make_episodes(parts.agent, parts.others, config, plan.tokenizer, queue, hook)
-    scorer = reward if episodes is None or config.rollout.multi_turn.score_response else None
-    player = Player(queue, plan.tokenizer, scorer, config.data.max_response_length, episodes)
+    scoring = None if parts.agent is not None and sources is None else played
+    scorer, most_tokens = reward if scores else None, config.data.max_response_length
+    player = Player(queue, plan.tokenizer, scorer, most_tokens, episodes, scoring)
     stack.callback(player.close)
     stream = Stream(
         config,
@@ -183,9 +190,14 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
 
 
 def _workers(
-    plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: Starts, further: Sequence[ModelRole]
+    plan: Plan,
+    runtime: Runtime,
+    roles: Mapping[str, Role],
+    starts: Starts,
+    further: Sequence[ModelRole],
+    sources: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Of each role that the run needs, by role."""
+    """Of each role that the run needs, by role; ``sources``: of :class:`EpisodeWorker`."""
     config, parts = plan.config, plan.parts
     needed: dict[str, tuple[type, tuple[Any, ...]]] = {"actor": (PolicyWorker, (plan.policy_updates,))}
     if parts.value_loss is not None:
@@ -195,7 +207,7 @@ def _workers(
     needed |= {each.role.name: (ReferenceWorker, (each.path,)) for each in further}
     needed["rollout"] = RolloutWorker, ()
     if "episodes" in roles:
-        needed["episodes"] = EpisodeWorker, ()
+        needed["episodes"] = EpisodeWorker, (sources,)
 
     def start(name: str) -> Any:
         worker, args = needed[name]

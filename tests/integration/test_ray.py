@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
@@ -177,6 +178,21 @@ class TestOnOneClusterOfFourCpus:
                     assert ours[name] == pytest.approx(value, abs=1e-5), (ours["step"], name)
         assert max(step.get("agent/turns/mean", 0) for step in steps) > 1
         assert Path("closed.txt").read_text().split() == ["closed"] * 3
+        assert_only_this_machine_can_connect(Path("listening.txt"))
+
+    @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="two more processes: set CORERL_CHAOS=1")
+    def test_responses_decoded_and_scored_in_two_processes_train_as_in_the_controller(self, train):
+        given = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.log_rollouts_freq=1"]
+        here = train("here", *given)
+        there = train("there", *given, "runtime.name=ray", "rollout.num_workers=2")
+        assert same_checkpoints(here, there, FILES[:2])
+        for ours, expected in zip(numbers(there), numbers(here), strict=True):
+            for name, value in expected.items():
+                assert ours[name] == pytest.approx(value, abs=1e-5), (ours["step"], name)
+        columns = ["prompt", "response", "score"]
+        for file in sorted((here / "rollouts").iterdir()):
+            other = pq.read_table(there / "rollouts" / file.name, columns=columns)
+            assert other.equals(pq.read_table(file, columns=columns)) and any(other["response"].to_pylist())
         assert_only_this_machine_can_connect(Path("listening.txt"))
 
     @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")

@@ -6,15 +6,18 @@ import pickle
 import pytest
 
 from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import EngineDeadError, RunError
 from corerl.plugins import load_plugins
-from corerl.registry.parts import select_agent
+from corerl.registry.parts import resolve_parts, select_agent
 from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
 from corerl.rollout.episodes import make_episodes
 from corerl.rollout.groups import Group
+from corerl.rollout.player import Player
+from corerl.rollout.scoring import load_reward_manager, select_scorers
 
 AGENT = """
 import asyncio
@@ -69,6 +72,14 @@ class Across:
             on_played(position, pickle.loads(pickle.dumps(one)))
 
         await self.worker.play(pickle.loads(pickle.dumps(orders)), played, requests)
+
+    async def score(self, orders, on_scored, requests):
+        self.calls = [*getattr(self, "calls", ()), len(orders)]
+
+        def scored(position, one):
+            on_scored(position, pickle.loads(pickle.dumps(one)))
+
+        await self.worker.score(pickle.loads(pickle.dumps(orders)), scored, requests)
 
 
 @pytest.fixture
@@ -143,10 +154,106 @@ def test_the_worker_closes_its_agent(worker):
     assert agent.closed == [agent]
 
 
-def test_there_is_a_role_for_an_agent_alone(config):
+SCORER = """
+def score(response, ground_truth, data_source, extra_info):
+    if ground_truth == "wrong":
+        return float("nan")
+    return {"score": float(len(response)), "marks": float(response.count("a"))}
+"""
+
+
+@pytest.fixture
+def scoring(config, tmp_path):
+    """A config without an agent, and a worker that decodes and scores."""
+    pytest.importorskip("corerl_rewards")
+    (tmp_path / "scorer.py").write_text(SCORER)
+    config.rollout.agent, config.reward.manager = None, "naive"
+    config.reward.scorer, config.reward.num_workers = f"{tmp_path}/scorer.py:score", 3
+    worker = EpisodeWorker(config, ["acme"])
+    yield config, worker
+    worker.close()
+
+
+class Answer:
+    """Ends each request at once, with tokens by its prompt."""
+
+    async def complete(self, request, on_sent):
+        on_sent()
+        of_sample = [[*request.prompt_ids, 40 + sample] for sample in range(request.sampling.n)]
+        return [Completion(ids, [-0.5] * len(ids), ("stop", "length")[ids[-1] % 2], 3) for ids in of_sample]
+
+
+def test_responses_decoded_and_scored_in_a_worker_are_those_of_the_controller(scoring):
+    config, worker = scoring
+    plugins = load_plugins()
+    tokenizer = load_tokenizer(config.model, plugins)
+    parts = resolve_parts(config, plugins.registries)
+    reward = load_reward_manager(
+        select_scorers(["acme"], parts, plugins.registries), config.reward, parts.reward_manager
+    )
+    across = Across(worker)
+    workers = WorkerEpisodes(across, Answer(), 0)
+    groups = [group(prompt_ids=(number, number + 1), media={"images": [b"large"]}) for number in range(7)]
+    groups.append(group("wrong"))
+
+    async def played(player):
+        return await asyncio.gather(*(player.play(each) for each in groups), return_exceptions=True)
+
+    here = asyncio.run(played(Player(Answer(), tokenizer, reward, 20)))
+    there = asyncio.run(played(Player(Answer(), tokenizer, reward, 20, workers=workers)))
+    reward.close()
+    assert [each.rollouts for each in there] == [each.rollouts for each in here]
+    assert [each.results for each in there] == [each.results for each in here]
+    assert there[0].results[1].score == len(there[0].rollouts.responses[1]) > 0
+    assert there[0].rollouts.prompts[0] is groups[0].prompt and there[-1].results[0].error is not None
+    assert sum(across.calls) == len(groups) and len(across.calls) < len(groups)  # groups of one moment are one call
+
+
+def test_an_error_of_one_group_s_scores_is_its_own(scoring, monkeypatch):
+    config, worker = scoring
+    tokenizer = load_tokenizer(config.model, load_plugins())
+    submit = worker._reward.submit
+    monkeypatch.setattr(
+        worker._reward, "submit", lambda requests: submit(requests[requests[0].ground_truth == "fewer" :])
+    )
+    player = Player(Answer(), tokenizer, None, 20, workers=WorkerEpisodes(Across(worker), Answer(), 0))
+
+    async def played():
+        return await asyncio.gather(player.play(group("fewer")), player.play(group()), return_exceptions=True)
+
+    fewer, fine = asyncio.run(played())
+    assert isinstance(fewer, RunError) and "3 results for 4 responses" in str(fewer)
+    assert all(result.score > 0 for result in fine.results)
+
+
+def test_a_manager_of_whole_batches_stays_with_the_controller(scoring):
+    config, _ = scoring
+    worker = EpisodeWorker(config)
+    reward = Whole()
+    tokenizer = load_tokenizer(config.model, load_plugins())
+    player = Player(Answer(), tokenizer, reward, 20, workers=WorkerEpisodes(Across(worker), Answer(), 0))
+    prompts = [group(prompt_ids=(number, 2)).prompt for number in range(3)]
+    scored = asyncio.run(player.play_all(prompts, [1, 2, 3], SamplingParams(20, n=2), "val"))
+    assert [result.score for result in scored.results] == [6.0] * 6 and reward.texts == scored.rollouts.responses
+    assert all(scored.rollouts.responses)
+
+
+class Whole:
+    """Scores of a batch."""
+
+    def score(self, requests):
+        self.texts = [request.response for request in requests]
+        return [RewardResult(float(len(requests))) for _ in requests]
+
+    def close(self): ...
+
+
+def test_the_role_has_time_for_its_episodes_and_for_its_scores(config):
     agent = select_agent(config, load_plugins().registries)
     role = episode_role(config, agent)
-    assert (role.name, role.key, role.workers, role.timeout) == ("episodes", "rollout.num_workers", 2, 170.0)
-    assert episode_role(config, None) is None
+    assert (role.name, role.key, role.workers, role.timeout) == ("episodes", "rollout.num_workers", 2, 3770.0)
+    config.rollout.multi_turn.score_response = False
+    assert episode_role(config, agent).timeout == 170.0
+    assert episode_role(config, None).timeout == 3720.0
     config.rollout.num_workers = 0
     assert episode_role(config, agent) is None

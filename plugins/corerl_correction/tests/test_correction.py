@@ -298,3 +298,20 @@ def test_policies_of_different_versions_may_differ():
         check_agreement(means, staleness=0, most=0.1)
     with pytest.raises(RunError, match="differ by nan"):
         check_agreement({"log_prob_abs_diff": Mean(float("nan"), 10)}, staleness=0, most=0.1)
+
+
+@pytest.mark.parametrize("level", ["none", "sequence", "geometric"])
+def test_measures_do_not_depend_on_the_blocks_in_which_they_are_summed(monkeypatch, level):
+    generator = torch.Generator().manual_seed(3)
+    old, rollout = -torch.rand(19, 11, generator=generator), -torch.rand(19, 11, generator=generator)
+    mask = torch.rand(19, 11, generator=generator) < 0.6
+    mask[5:9] = False
+    whole = mismatch(old, rollout, mask, RolloutCorrectionConfig(rollout_is=level))
+    monkeypatch.setattr("corerl_torch.blocks.ELEMENTS", 25)
+    cut = mismatch(old, rollout, mask, RolloutCorrectionConfig(rollout_is=level))
+    assert {name: float(mean.count) for name, mean in cut.items()} == {
+        name: float(mean.count) for name, mean in whole.items()
+    }
+    assert {name: mean.value for name, mean in cut.items()} == pytest.approx(
+        {name: mean.value for name, mean in whole.items()}, rel=1e-5, abs=1e-7
+    )

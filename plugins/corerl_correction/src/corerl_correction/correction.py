@@ -50,10 +50,11 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import RolloutCorrectionConfig
-from corerl.contracts.losses import Mean
+from corerl.contracts.losses import Mean, add_means
 from corerl.contracts.rollout_correctors import Correction
 from corerl.errors import RunError
 from corerl_correction.rejection import Rule, rejection_rules
+from corerl_torch.blocks import blocks
 
 
 def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> RolloutCorrectionConfig:
@@ -105,15 +106,18 @@ def correct(
     old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
 ) -> Correction:
     """Weights and rejection for a whole batch; log-probs are (B, T), finite where the mask is true."""
+    rules = rejection_rules(config.rollout_rs, config.rollout_rs_threshold, config.rollout_rs_threshold_lower)
+    kept, has_weights = response_mask, config.rollout_is not in (None, "none")
+    if not rules and not has_weights:
+        return Correction(None, kept)
     log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
-    kept = response_mask
-    for rule in rejection_rules(config.rollout_rs, config.rollout_rs_threshold, config.rollout_rs_threshold_lower):
+    for rule in rules:
         if rule.statistic == "binary_kl":
             divergence = _binary_kl(old_log_probs, rollout_log_probs, response_mask)
             kept = kept & (divergence <= rule.upper)
         else:
             kept = kept & _accepted(log_ratio, response_mask, rule)
-    if config.rollout_is in (None, "none"):
+    if not has_weights:
         return Correction(None, kept)
     weights = _level(log_ratio, response_mask, str(config.rollout_is)).exp()
     lower, upper = bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
@@ -139,36 +143,53 @@ def mismatch(
     of the weights w at level ``rollout_is`` (token if there is none), between 0 and 1;
     ``rollout_is_ratio_fraction_high`` and ``_low``: share of weights outside the thresholds.
     """
-    if not response_mask.any():
+    sums: dict[str, Mean] = {}
+    for rows in blocks(response_mask):
+        add_means(sums, _sums(old_log_probs[rows], rollout_log_probs[rows], response_mask[rows], config))
+    squares = sums.pop("squares", Mean(0.0, 0))
+    if not squares.count:
         return {}
+    effective = sums["rollout_is_mean"].value ** 2 / squares.value
+    return sums | {"rollout_is_eff_sample_size": Mean(effective, 1)}
+
+
+def _sums(
+    old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
+) -> dict[str, Mean]:
+    """The measures of some responses, which add up; ``squares``: of the weights. Outside the mask, lr is 0."""
     log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
     lengths = response_mask.sum(1)
-    rows = lengths > 0
-    mean_ratio = (log_ratio.sum(1) / lengths.clamp(min=1))[rows]
-    ratio = log_ratio[response_mask].exp()
+    tokens, rows = int(lengths.sum()), lengths > 0
+    ratio, total = log_ratio.exp(), log_ratio.sum(1)
 
     def perplexity(log_probs: Tensor) -> Tensor:
         return (-torch.where(response_mask, log_probs, 0.0).sum(1)[rows] / lengths[rows]).clamp(max=20.0).exp()
 
     level = "token" if config.rollout_is in (None, "none") else str(config.rollout_is)
-    weights = ratio if level == "token" else _level(log_ratio, response_mask, level)[:, 0][rows].exp()
+    if level == "token":
+        weights = torch.where(response_mask, ratio, 0.0)
+        count, real = tokens, response_mask
+    else:
+        weights = _level(log_ratio, response_mask, level)[:, 0][rows].exp()
+        count, real = len(weights), torch.ones_like(weights, dtype=torch.bool)
     lower, upper = bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
-    values = {
-        "kl": -log_ratio[response_mask],
-        "log_prob_abs_diff": log_ratio[response_mask].abs(),
-        "k3_kl": ratio - 1 - log_ratio[response_mask],
+    of_responses = {
         "training_ppl": perplexity(old_log_probs),
         "rollout_ppl": perplexity(rollout_log_probs),
-        "ppl_ratio": (-mean_ratio).exp(),
-        "chi2_token": ratio.square() - 1,
-        "chi2_seq": (2 * log_ratio.sum(1)[rows]).clamp(max=20.0).exp() - 1,
-        "rollout_is_mean": weights,
-        "rollout_is_ratio_fraction_high": (weights > upper).float(),
-        "rollout_is_ratio_fraction_low": (weights < lower).float(),
+        "ppl_ratio": (-total[rows] / lengths[rows]).exp(),
+        "chi2_seq": (2 * total[rows]).clamp(max=20.0).exp() - 1,
     }
-    metrics = {name: Mean(float(value.sum()), value.numel()) for name, value in values.items()}
-    effective = weights.mean().square() / weights.square().mean()
-    return metrics | {"rollout_is_eff_sample_size": Mean(float(effective), 1)}
+    return {
+        "kl": Mean(-float(total.sum()), tokens),
+        "log_prob_abs_diff": Mean(float(log_ratio.abs().sum()), tokens),
+        "k3_kl": Mean(float((ratio - 1 - log_ratio).sum()), tokens),
+        "chi2_token": Mean(float((ratio.square() - 1).sum()), tokens),
+        **{name: Mean(float(values.sum()), len(values)) for name, values in of_responses.items()},
+        "rollout_is_mean": Mean(float(weights.sum()), count),
+        "rollout_is_ratio_fraction_high": Mean(int(torch.count_nonzero((weights > upper) & real)), count),
+        "rollout_is_ratio_fraction_low": Mean(int(torch.count_nonzero((weights < lower) & real)), count),
+        "squares": Mean(float(weights.square().sum()), count),
+    }
 
 
 def _log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult, error_kind
 from corerl_torch.balance import balance
+from corerl_torch.blocks import Spread, add_spreads, blocks, spread
 
 
 def step_metrics(
@@ -61,13 +62,12 @@ def batch_metrics(experience: Experience, truncated: Sequence[bool], max_prompt_
         rewards = experience.by_episode(experience.rewards.sum(dim=1))
         metrics |= _spread("critic/rewards", rewards[experience.by_episode(mask.sum(dim=1)) > 0])
     if experience.advantages is not None and experience.returns is not None:
-        metrics |= _spread("critic/advantages", experience.advantages[mask])
-        metrics |= _spread("critic/returns", experience.returns[mask])
+        metrics |= spread(experience.advantages, mask).metrics("critic/advantages")
+        metrics |= spread(experience.returns, mask).metrics("critic/returns")
         if experience.values is not None and mask.any():
-            metrics |= _spread("critic/values", experience.values[mask])
-            error = (experience.returns - experience.values)[mask].var(correction=0)
-            spread = experience.returns[mask].var(correction=0).clamp(min=1e-8)
-            metrics["critic/vf_explained_var"] = float(1 - error / spread)
+            metrics |= spread(experience.values, mask).metrics("critic/values")
+            error = _variance(experience.returns - experience.values, mask)
+            metrics["critic/vf_explained_var"] = 1 - error / max(_variance(experience.returns, mask), 1e-8)
     prompts, responses = experience.prompt_lengths[: len(truncated)], experience.response_lengths[: len(truncated)]
     metrics |= _spread("response_length", responses)
     metrics["response_length/clip_ratio"] = sum(truncated) / len(truncated)
@@ -80,13 +80,13 @@ def mismatch_metrics(experience: Experience) -> dict[str, float]:
     """How far the rollout backend's probabilities of the sampled tokens are from the trainer's."""
     if experience.rollout_log_probs is None or experience.old_log_probs is None:
         return {}
-    mask = experience.response_mask
-    if not mask.any():
+    rollout, old, mask = experience.rollout_log_probs, experience.old_log_probs, experience.response_mask
+    found = add_spreads(Spread.of((rollout[rows].exp() - old[rows].exp()).abs_(), mask[rows]) for rows in blocks(mask))
+    if found.count == 0:
         return {}
-    difference = (experience.rollout_log_probs[mask].exp() - experience.old_log_probs[mask].exp()).abs()
     return {
-        "training/rollout_probs_diff_mean": float(difference.mean()),
-        "training/rollout_probs_diff_max": float(difference.max()),
+        "training/rollout_probs_diff_mean": found.total / found.count,
+        "training/rollout_probs_diff_max": found.most,
     }
 
 
@@ -98,6 +98,15 @@ def sequence_length_metrics(lengths: Tensor, data_parallel_size: int) -> dict[st
     metrics["global_seqlen/balanced_min"] = float(min(tokens))
     metrics["global_seqlen/minmax_diff"] = float(max(tokens) - min(tokens))
     return metrics
+
+
+def _variance(values: Tensor, mask: Tensor) -> float:
+    """Of the values (B, T) where ``mask`` is true, not corrected for the mean."""
+    found = spread(values, mask)
+    mean = found.total / found.count
+    return sum(float((values[rows] - mean).square_().masked_fill_(~mask[rows], 0.0).sum()) for rows in blocks(mask)) / (
+        found.count
+    )
 
 
 def _spread(name: str, values: Tensor) -> dict[str, float]:

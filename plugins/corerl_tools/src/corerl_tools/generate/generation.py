@@ -170,7 +170,8 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
     seeds = Seeds(config.trainer.seed).validation_requests(len(plan.prompts))
     with ExitStack() as stack:
         runtime = stack.enter_context(closing(plan.runtime.load()(config.runtime)))
-        role, players = rollout_role(config, plan.backend.entry), episode_role(config, plan.agent)
+        role = rollout_role(config, plan.backend.entry)
+        players = None if plan.agent is None else episode_role(config, plan.agent)
         runtime.reserve([role, *filter(None, [players])])
         rollout = runtime.spawn(role, RolloutWorker, _of_batches(config, plan.batch_size, plan.sampling.n))
         queue = RequestQueue(rollout.generate)
