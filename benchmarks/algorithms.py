@@ -1,8 +1,8 @@
 """Learning curves of every algorithm on the task of ``examples/hasty-teacher``, from the same cold starts, beside GRPO.
 
 For each seed its data, model and cold start are made once (by ``examples/hasty-teacher/run.sh``'s commands);
-every algorithm of ``ALGORITHMS`` then starts from it, with ``examples/hasty-teacher/config.yaml`` and its own overrides:
-the options of its paper, and nothing tuned to the task. Those of ``TURNS``, which credit turns, do the same with
+every algorithm of ``ALGORITHMS`` then starts from it, with that example's ``config.yaml`` and its own overrides: the
+options of its paper, and nothing tuned to the task. Those of ``TURNS``, which credit turns, do the same with
 ``examples/agents``. Each run has one thread; ``--jobs`` of them run at a time.
 
     python benchmarks/algorithms.py --jobs 2 --seeds 0,1,2 --out runs/algorithms     # train, draw, print the table

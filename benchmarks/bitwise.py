@@ -1,4 +1,4 @@
-"""The cost of ``trainer.bitwise`` on the model of ``examples/hasty-teacher``: seconds of the parts of a step, smallest of all steps.
+"""The cost of ``trainer.bitwise`` on the model of ``examples/hasty-teacher``: seconds of its parts, smallest of all.
 
 After ``sh examples/hasty-teacher/run.sh``, from the root of the repository::
 

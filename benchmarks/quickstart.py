@@ -264,9 +264,8 @@ def _print(results: list[dict[str, Any]]) -> None:
         )
     Console(width=160).print(table)
     limits = f"{LIMITS['seconds']:.0f} s, {LIMITS['peak_mib']:.0f} MiB, a start of at most {LIMITS['start']}"
-    print(
-        f"required: {limits}, an end of at least {LEAST['end']}, rising in {LEAST['rising']:.0%} of the steps, a share below {LIMITS['controller']:.0%}"
-    )
+    least = f"an end of at least {LEAST['end']}, rising in {LEAST['rising']:.0%} of the steps"
+    print(f"required: {limits}, {least}, a share below {LIMITS['controller']:.0%}")
     print(json.dumps(results))
 
 

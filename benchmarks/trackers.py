@@ -5,7 +5,7 @@ the time from one record to the next, so that passing on the metrics is in it, a
 processes take from the next step. What a tracker takes in steps that it is told nothing of is in nobody's turn.
 
 A record is the same work however long the step, so the turns are steps of an eighth of its batch: more of
-them, with less noise in each. The step of ``examples/hasty-teacher``, of which the cost is a share, is measured beforehand::
+them, with less noise in each. The whole step, of which the cost is a share, is measured beforehand::
 
     python benchmarks/trackers.py --trackers tensorboard 'wandb offline'
 """
