@@ -53,7 +53,7 @@ class Arithmetic:
         return splits | {"sft": self._chats(sft)} if sft else splits
 
     def _chats(self, problems: list[Problem]) -> list[ChatRow]:
-        """The problems with the teacher's answers: the share ``hasty`` cut to whole tens, ``careless`` off by 1 or 2."""
+        """The problems with answers: the share ``hasty`` is cut to whole tens, ``careless`` is off by 1 or 2."""
         rng = random.Random(self._options.seed + 1)
         answers = [_result(problem) for problem in problems]
         cut = set(rng.sample(range(len(problems)), round(self._options.hasty * len(problems))))
