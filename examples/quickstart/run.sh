@@ -4,9 +4,9 @@
 set -eu
 
 # 1. Data: two-digit sums. No problem of test.parquet is in the other files, in either order. The demonstrations in
-#    sft.parquet come from a careless teacher: 80% of the answers are off by 1 or 2.
+#    sft.parquet come from a careless teacher: 85% of the answers are off by 1 or 2.
 corerl prepare arithmetic --out runs/quickstart/data --operations + --min-operand 10 --max-operand 99 \
-    --train-size 4000 --test-size 400 --sft-size 7000 --careless 0.8
+    --train-size 4000 --test-size 400 --sft-size 7000 --careless 0.85
 
 # 2. A random model of 150,000 parameters with its own tokenizer.
 corerl tiny-model --out runs/quickstart/model --corpus runs/quickstart/data/sft.parquet --force \
