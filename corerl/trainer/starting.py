@@ -10,7 +10,6 @@ from typing import Any
 from corerl.contracts.workers import StartingWorker
 from corerl.terminal.notices import MINUTE, SILENCE, say
 
-
 ENDING = 30.0
 """seconds in which the other starts end once one has failed and their runtime is closed"""
 
