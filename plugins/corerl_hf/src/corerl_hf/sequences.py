@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -181,7 +181,7 @@ def _forward(
         position_ids=positions,
         use_cache=True,
         logits_to_keep=1,
-        **{_cache_argument(type(model)): cache},
+        **{_cache_argument(type(model).forward): cache},
         **images,
     )
     logits: Tensor = output.logits[:, -1]
@@ -189,6 +189,6 @@ def _forward(
 
 
 @functools.cache
-def _cache_argument(model: type) -> str:
-    """The name that a model class gives its cache: transformers 5.24 renamed ``past_key_values`` to ``cache``."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+def _cache_argument(forward: Callable[..., Any]) -> str:
+    """The name of the cache in a model's ``forward``: transformers 5.24 renamed ``past_key_values``."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
