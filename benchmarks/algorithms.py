@@ -1,8 +1,8 @@
-"""Learning curves of every algorithm on the quickstart's task, from the same cold starts, beside GRPO.
+"""Learning curves of every algorithm on the task of ``examples/hasty-teacher``, from the same cold starts, beside GRPO.
 
-For each seed the quickstart's data, model and cold start are made once (by ``examples/quickstart/run.sh``'s commands);
-every algorithm of ``ALGORITHMS`` then starts from it, with ``examples/quickstart/config.yaml`` and its own overrides:
-the options of its paper, and nothing tuned to the task. Those of ``TURNS``, which credit turns, do the same with
+For each seed its data, model and cold start are made once (by ``examples/hasty-teacher/run.sh``'s commands);
+every algorithm of ``ALGORITHMS`` then starts from it, with that example's ``config.yaml`` and its own overrides: the
+options of its paper, and nothing tuned to the task. Those of ``TURNS``, which credit turns, do the same with
 ``examples/agents``. Each run has one thread; ``--jobs`` of them run at a time.
 
     python benchmarks/algorithms.py --jobs 2 --seeds 0,1,2 --out runs/algorithms     # train, draw, print the table
@@ -137,12 +137,12 @@ BESIDE = {
 """further curves in the picture of an algorithm"""
 
 BASELINES = (BASELINE, "agents_grpo")
-WORDS = {"quickstart": "quickstart", "agents": "agent example"}
+WORDS = {"hasty-teacher": "hasty teacher", "agents": "agent example"}
 
 
 def example(name: str) -> str:
     """The folder in ``examples`` of an algorithm's task."""
-    return "agents" if name in TURNS else "quickstart"
+    return "agents" if name in TURNS else "hasty-teacher"
 
 
 def baseline(name: str) -> str:

@@ -1,6 +1,6 @@
-"""The cost of ``trainer.bitwise`` on the quickstart's model: seconds of the parts of a step, smallest of all steps.
+"""The cost of ``trainer.bitwise`` on the model of ``examples/hasty-teacher``: seconds of its parts, smallest of all.
 
-After ``make quickstart``, from the root of the repository::
+After ``sh examples/hasty-teacher/run.sh``, from the root of the repository::
 
     python benchmarks/bitwise.py
 """
@@ -29,7 +29,7 @@ def seconds(strategy: str, bitwise: bool) -> list[float]:
             "tracking.loggers=[]",
             f"trainer.output_dir={folder}",
         ]
-        command = ["corerl", "train", "examples/quickstart/config.yaml", *overrides]
+        command = ["corerl", "train", "examples/hasty-teacher/config.yaml", *overrides]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
         [file] = Path(folder).glob("*/*/metrics.jsonl")

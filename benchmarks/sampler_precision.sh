@@ -1,11 +1,11 @@
 #!/bin/sh
-# The quickstart with a sampler whose matrices are rounded (docs/algorithms/rollout_correction.md), after
-# `make quickstart`. Prints rounding, correction, seed and validation accuracy; the runs are in runs/precision-*.
+# The hasty teacher's student with a sampler whose matrices are rounded (docs/algorithms/rollout_correction.md), after
+# `sh examples/hasty-teacher/run.sh`. Prints rounding, correction, seed and validation accuracy; the runs are in runs/precision-*.
 # Usage: benchmarks/sampler_precision.sh "int8 int4" "none token sequence" "0 1 2"
 set -eu
 for seed in $3; do for rounding in $1; do for correction in $2; do
     name="precision-$rounding-$correction-$seed"
-    corerl train examples/quickstart/config.yaml trainer.seed="$seed" trainer.test_freq=-1 \
+    corerl train examples/hasty-teacher/config.yaml trainer.seed="$seed" trainer.test_freq=-1 \
         trainer.val_before_train=false trainer.resume_mode=disable tracking.experiment_name="$name" \
         tracking.loggers='[]' rollout.options.quantization="$rounding" \
         algorithm.rollout_correction.rollout_is="$correction" \

@@ -1,4 +1,4 @@
-"""What a save after every step costs the quickstart, written in the background.
+"""What a save after every step costs ``examples/hasty-teacher``, written in the background.
 
 In one training, after each step a checkpoint is saved or not, in turns (``turns.py``). A turn is the time from the end
 of one step to the end of the next: it has in it the copy, which the run waits for, and what writing takes from the next
@@ -23,7 +23,7 @@ from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer.loop import Trainer
 
 LIMIT = 0.05
-CONFIG = Path(__file__).parent.parent / "examples" / "quickstart" / "config.yaml"
+CONFIG = Path(__file__).parent.parent / "examples" / "hasty-teacher" / "config.yaml"
 DATA = "--operations + --min-operand 10 --max-operand 99 --train-size 4000"
 SHAPE = "--vocab-size 320 --hidden-size 64 --layers 2 --heads 4 --kv-heads 4 --intermediate-size 256 --max-positions 64"
 SAVE_FREQ = 1

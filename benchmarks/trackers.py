@@ -1,11 +1,11 @@
-"""Trackers: what they cost a step, as a share of the quickstart's.
+"""Trackers: what they cost a step, as a share of that of ``examples/hasty-teacher``.
 
 One training has all of ``--trackers`` open; each step's metrics go to one of them, or to none (``turns.py``). A turn is
 the time from one record to the next, so that passing on the metrics is in it, and whatever a tracker's thread and its
 processes take from the next step. What a tracker takes in steps that it is told nothing of is in nobody's turn.
 
-A record is the same work however long the step, so the turns are steps of an eighth of the quickstart's batch: more of
-them, with less noise in each. The quickstart's step, of which the cost is a share, is measured beforehand::
+A record is the same work however long the step, so the turns are steps of an eighth of its batch: more of
+them, with less noise in each. The whole step, of which the cost is a share, is measured beforehand::
 
     python benchmarks/trackers.py --trackers tensorboard 'wandb offline'
 """
@@ -49,7 +49,7 @@ data: {train_files: [data/train.parquet], max_prompt_length: 32, max_response_le
 actor: {device: cpu, optim: {lr: 5e-4}, use_kl_loss: true}
 trainer: {test_freq: -1, save_freq: -1}
 """
-QUICKSTART = ["data.train_batch_size=64", "actor.ppo_mini_batch_size=32", "rollout.n=16"]
+EXAMPLE = ["data.train_batch_size=64", "actor.ppo_mini_batch_size=32", "rollout.n=16"]
 TURN = ["data.train_batch_size=16", "actor.ppo_mini_batch_size=8", "rollout.n=8"]
 
 
@@ -62,10 +62,10 @@ def train(steps: int, loggers: str, *overrides: str) -> None:
     build.train(make_plan(*load_train_config(Path("config.yaml"), [*common, *overrides], [])))
 
 
-def quickstart_step(steps: int = 12) -> float:
-    """Seconds of the quickstart's step, by itself."""
-    train(steps, "", "tracking.experiment_name=quickstart", *QUICKSTART)
-    [path] = Path("runs", "quickstart").glob("*/metrics.jsonl")
+def example_step(steps: int = 12) -> float:
+    """Seconds of the step of ``examples/hasty-teacher``, by itself."""
+    train(steps, "", "tracking.experiment_name=hasty-teacher", *EXAMPLE)
+    [path] = Path("runs", "hasty-teacher").glob("*/metrics.jsonl")
     return statistics.median(record["timing_s/step"] for record in read_metrics(path)[2:])
 
 
@@ -97,10 +97,10 @@ def main() -> None:
         stack.enter_context(contextlib.redirect_stderr(log))
         assert run(["prepare", "arithmetic", "--out", "data", *DATA.split()]) == 0
         assert run(["tiny-model", "--out", "model", "--corpus", "data/sft.parquet", *SHAPE.split()]) == 0
-        step_s = quickstart_step()
+        step_s = example_step()
         train_in_turns(turns, arguments.trackers)
     costs = turns.costs(step_s)
-    print(f"a step of the quickstart: {1000 * step_s:.0f} ms")
+    print(f"a step of examples/hasty-teacher: {1000 * step_s:.0f} ms")
     print_costs(costs, LIMIT)
     report = {"step_s": step_s, "cost": {name: asdict(cost) for name, cost in costs.items()}}
     print(json.dumps({"benchmark": "trackers", **report}))

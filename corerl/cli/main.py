@@ -18,6 +18,7 @@ from corerl.plugins import load_plugins
 from corerl.registry import Registry
 from corerl.registry.base import known_names
 from corerl.terminal.logs import escape_logs
+from corerl.terminal.notices import show_life
 from corerl.terminal.output import echo, escape_characters
 
 INTERRUPTED = 130
@@ -157,5 +158,6 @@ def main() -> NoReturn:
     """The console script ``corerl``."""
     escape_logs()
     escape_characters()
+    show_life()
     os.umask(os.umask(0o077) | stat.S_IWOTH)  # a config in a run's folder may name code
     sys.exit(run())

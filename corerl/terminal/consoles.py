@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from corerl.terminal.output import spoken
+
 _plain = False
 
 
@@ -21,6 +23,7 @@ def plain_output() -> Iterator[None]:
 
 def error_console() -> Console:
     """Standard error, drawn on where :attr:`rich.console.Console.is_terminal`; in colours unless NO_COLOR is set."""
+    spoken.set()
     console = Console(stderr=True, highlight=False)
     if _plain or console.is_dumb_terminal:
         return Console(stderr=True, highlight=False, force_terminal=False, no_color=True)

@@ -3,12 +3,16 @@
 import io
 import re
 import sys
+import threading
 
 import click
 
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
+
+spoken = threading.Event()
+"""something was printed"""
 
 
 def printable(text: str) -> str:
@@ -24,6 +28,7 @@ def printable(text: str) -> str:
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print for the reader, on standard output or standard error; every command prints by this."""
+    spoken.set()
     click.echo(printable(text), err=err, nl=nl)
 
 

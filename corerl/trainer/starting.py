@@ -8,10 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from corerl.contracts.workers import StartingWorker
-from corerl.terminal.notices import say
-
-PATIENCE = 10.0
-"""seconds after which the terminal shows what is waited for; then after twice as many, and so on"""
+from corerl.terminal.notices import MINUTE, SILENCE, say
 
 ENDING = 30.0
 """seconds in which the other starts end once one has failed and their runtime is closed"""
@@ -86,11 +83,12 @@ def _shown(waiting: Callable[[], list[str]]) -> Iterator[None]:
     is_over, began = threading.Event(), time.monotonic()
 
     def show() -> None:
-        pause = PATIENCE
+        pause = SILENCE
         while not is_over.wait(pause):
             if names := waiting():
                 say(f"waiting for the start of {', '.join(names)} ({time.monotonic() - began:.0f} s)")
-            pause = time.monotonic() - began
+            waited = time.monotonic() - began
+            pause = SILENCE if waited < MINUTE else waited
 
     threading.Thread(target=show, name="corerl-waiting", daemon=True).start()
     try:

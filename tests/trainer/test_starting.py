@@ -53,7 +53,8 @@ def test_the_first_error_is_raised_at_once_and_the_other_start_has_ended_when_th
 
 
 def test_the_terminal_shows_what_is_waited_for_and_how_long(monkeypatch):
-    monkeypatch.setattr(starting, "PATIENCE", 0.2)
+    monkeypatch.setattr(starting, "SILENCE", 0.2)
+    monkeypatch.setattr(starting, "MINUTE", 0.0)
     seen = threading.Event()
     said = []
 
@@ -133,7 +134,8 @@ def test_of_two_failures_the_first_is_raised(is_first):
 
 
 def test_the_terminal_shows_a_start_beside_until_it_ends(monkeypatch):
-    monkeypatch.setattr(starting, "PATIENCE", 0.2)
+    monkeypatch.setattr(starting, "SILENCE", 0.2)
+    monkeypatch.setattr(starting, "MINUTE", 0.0)
     engine, said = Engine(), []
     monkeypatch.setattr(starting, "say", lambda line: said.append(re.sub(r"\d+", "N", line)))
     threading.Timer(0.9, engine.over.set).start()

@@ -1,5 +1,6 @@
 """``corerl prepare`` on real files, and on arithmetic made from a seed."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,24 @@ def test_a_hasty_teacher_cuts_the_given_share_of_answers_to_whole_tens() -> None
         assert answer in (result, result - result % 10)
         cut += answer != result
     assert 90 < cut <= 120  # some results are whole tens themselves
+
+
+def test_a_careless_teacher_misses_the_given_share_of_results_by_one_or_two() -> None:
+    sizes: dict[str, Any] = {
+        "operations": "+",
+        "min_operand": 10,
+        "max_operand": 60,
+        "train_size": 9,
+        "test_size": 9,
+        "sft_size": 200,
+    }
+    errors: Counter[int] = Counter()
+    for row in arithmetic(**sizes, careless=0.8)["sft"]:
+        left, _, right, *_ = question(row).split()
+        errors[int(row.messages[1]["content"].removeprefix("#### ")) - int(left) - int(right)] += 1
+    assert errors[0] == 40 and set(errors) == {-2, -1, 0, 1, 2} and min(errors.values()) > 20
+    with pytest.raises(ConfigError, match="careless: must be at most"):
+        arithmetic(**sizes, hasty=0.6, careless=0.5)
 
 
 def test_arithmetic_uses_operations_equally_and_both_orders_of_operands() -> None:

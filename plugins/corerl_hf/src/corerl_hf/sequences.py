@@ -1,7 +1,9 @@
 """The sequences of one batch on the device: KV cache, padding mask and positions."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -177,10 +179,16 @@ def _forward(
         input_ids=ids,
         attention_mask=mask,
         position_ids=positions,
-        past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
+        **{_cache_argument(type(model).forward): cache},
         **images,
     )
     logits: Tensor = output.logits[:, -1]
     return logits
+
+
+@functools.cache
+def _cache_argument(forward: Callable[..., Any]) -> str:
+    """The name of the cache in a model's ``forward``: transformers 5.24 renamed ``past_key_values``."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"

@@ -191,6 +191,7 @@ class ArithmeticDataOptions:
     test_size: int = option(500, "problems in test.parquet", ge=1)
     sft_size: int = option(1000, "answered problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
     hasty: float = option(0.0, "share of sft answers that are cut to whole tens: a hasty teacher", ge=0, le=1)
+    careless: float = option(0.0, "share of sft answers that are off by 1 or 2: a careless teacher", ge=0, le=1)
     seed: int = option(0, "seed of the sample", ge=0)
 
 

@@ -98,7 +98,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
         return ""
     rows = [[_one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
+    width = shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else _PIPED_WIDTH
     lines = []
     for row in rows:
         start = indent + "".join(f"{cell:<{size}}  " for cell, size in zip(row, widths, strict=False))

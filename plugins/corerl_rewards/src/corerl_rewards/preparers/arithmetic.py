@@ -14,6 +14,8 @@ from corerl_tools.prepare.contract import ChatRow, PromptRow
 
 QUESTION = "{left} {operation} {right} = ?"
 ANSWER = "#### {result}"
+ERRORS = (-2, -1, 1, 2)
+"""of a careless teacher, equally often"""
 
 Problem = tuple[int, str, int]
 """left operand, operation, right operand"""
@@ -32,6 +34,8 @@ class Arithmetic:
             raise ConfigError("operations", f"must be some of {known}, not {options.operations!r}")
         if options.min_operand > options.max_operand:
             raise ConfigError("min_operand", f"must be at most max_operand={options.max_operand}")
+        if options.hasty + options.careless > 1:
+            raise ConfigError("careless", f"must be at most {1 - options.hasty:g}, the rest of hasty={options.hasty:g}")
         self._options = options
 
     def generate(self) -> dict[str, Iterable[PromptRow | ChatRow]]:
@@ -49,10 +53,16 @@ class Arithmetic:
         return splits | {"sft": self._chats(sft)} if sft else splits
 
     def _chats(self, problems: list[Problem]) -> list[ChatRow]:
-        """The problems with the teacher's answers; the share ``hasty`` of the answers is cut to whole tens."""
+        """The problems with answers: the share ``hasty`` is cut to whole tens, ``careless`` is off by 1 or 2."""
         rng = random.Random(self._options.seed + 1)
+        answers = [_result(problem) for problem in problems]
         cut = set(rng.sample(range(len(problems)), round(self._options.hasty * len(problems))))
-        return [_chat_row(problem, hasty=number in cut) for number, problem in enumerate(problems)]
+        for number in cut:
+            answers[number] = int(answers[number] / 10) * 10
+        others = [number for number in range(len(problems)) if number not in cut]
+        for number in rng.sample(others, min(len(others), round(self._options.careless * len(problems)))):
+            answers[number] += rng.choice(ERRORS)
+        return [_chat_row(problem, answer) for problem, answer in zip(problems, answers, strict=True)]
 
     def _draw(self, sizes: list[int]) -> list[list[Problem]]:
         """train, test and sft of these sizes, each in random order; the other splits share no problem with test."""
@@ -121,7 +131,6 @@ def _prompt_row(problem: Problem) -> PromptRow:
     )
 
 
-def _chat_row(problem: Problem, *, hasty: bool) -> ChatRow:
-    result = _result(problem)
-    answer = ANSWER.format(result=int(result / 10) * 10 if hasty else result)
+def _chat_row(problem: Problem, result: int) -> ChatRow:
+    answer = ANSWER.format(result=result)
     return ChatRow([{"role": "user", "content": _question(problem)}, {"role": "assistant", "content": answer}])

@@ -38,7 +38,7 @@ def show(run: Path, step: int | None, row: int | None, sort: str, most: int, cha
     file = run if run.is_file() else rollouts_file(run, step)
     rows, count = chosen(file, row, sort, most)
     printer = ConversationPrinter(characters)
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout and sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
     for number, values in rows:
         with reading(file):
             parts = printer.response(title(file, number, values), values)

@@ -41,7 +41,7 @@ class LiveView:
             self,
             console=console,
             refresh_per_second=REFRESHES_PER_SECOND,
-            redirect_stdout=sys.stdout.isatty(),  # output that is redirected to a file stays redirected
+            redirect_stdout=bool(sys.stdout and sys.stdout.isatty()),  # a redirected output stays redirected
         )
         self._handlers: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
 
