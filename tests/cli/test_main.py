@@ -95,7 +95,8 @@ def test_the_help_imports_plugin_modules_and_no_parts_options_or_contracts() -> 
     known = {"commands", "facts", "kinds", "losses", "metrics", "options", "scorers", *declared}  # those with needs
     assert contracts <= {f"corerl.contracts.{name}" for name in known}
     own = {name.partition(".")[2] for name in modules if name.startswith("corerl_")}
-    assert own - {""} <= {"plugin", "sources"}  # corerl_rewards.sources: data sources of scorers
+    # data sources of scorers; the contract of a kind
+    assert own - {""} <= {"plugin", "sources", "optimizers", "optimizers.contract"}
 
 
 def test_scoring_and_inspecting_import_no_torch(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from importlib.metadata import version
 
 import pytest
 
@@ -36,7 +37,8 @@ def parts(made_up):
 
 
 def test_versions_are_those_that_decide_what_is_computed(parts, made_up):
-    assert parts.versions() == {"corerl": __version__, made_up().config.plugins.load[0]: "", "acme-soft": "1.2"}
+    own = {"corerl": __version__, "corerl-torch": version("corerl-torch")}  # corerl-torch: optimizer and schedule
+    assert parts.versions() == own | {made_up().config.plugins.load[0]: "", "acme-soft": "1.2"}
 
 
 def test_every_part_is_described_with_its_distribution_and_options(parts, made_up, tmp_path):
@@ -56,7 +58,8 @@ def test_every_part_is_described_with_its_distribution_and_options(parts, made_u
     assert described["strategy", "mine"]["options"] == {}
     assert {name for part, name in described if part == "trackers"} == {"abacus", "slate"}
     assert {part for part, _ in described} == {
-        *("adv_estimator", "policy_loss", "strategy", "rollout_backend", "reward_manager", "runtime", "trackers")
+        *("adv_estimator", "policy_loss", "strategy", "rollout_backend", "reward_manager", "runtime", "trackers"),
+        *("optimizer", "schedule"),
     }
     assert load(TrainConfig, run.folder / "config.yaml") == config
 

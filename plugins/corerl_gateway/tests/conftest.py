@@ -18,7 +18,7 @@ def served():
 
     command = [sys.executable, "-m", "corerl", "serve", str(tiny_model()), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    line = process.stdout.readline()
+    line = next((each for each in process.stdout if not each.startswith("working (")), "")
     found = re.search(r"at (http://127\.0\.0\.1:\d+/v1), key 'corerl'", line)
     assert found, line + process.communicate(timeout=10)[0]
     yield found[1]

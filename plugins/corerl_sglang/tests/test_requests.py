@@ -56,12 +56,13 @@ def test_experts_are_read_from_sglangs_text():
 
 @pytest.mark.parametrize(("is_rs", "scale"), [(False, 32 / 16), (True, 32 / 4)])
 def test_the_adapters_scale_is_alpha_over_rank_or_its_root(is_rs, scale):
-    facts = {"rank": 16, "alpha": 32, "rslora": is_rs, "layers": ["q_proj", "v_proj"]}
+    facts = {"rank": 16, "alpha": 32, "rslora": is_rs, "layers": ["q_proj", "v_proj"], "count": 2}
     config = adapter_config(facts)
     assert config["lora_alpha"] / config["r"] == scale and config["target_modules"] == ["q_proj", "v_proj"]
     assert config["peft_type"] == "LORA"
     arguments = adapter_arguments(facts)
     assert arguments["max_lora_rank"] == 16 and arguments["enable_weights_cpu_backup"]
+    assert arguments["max_loras_per_batch"] == 3  # one for requests without an adapter
     assert adapter_arguments(None) == {}
 
 

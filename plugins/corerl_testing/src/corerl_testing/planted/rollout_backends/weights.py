@@ -142,7 +142,7 @@ class WakesUpEmpty(Backend):
         super().wake(kv_cache=kv_cache)
         for parameter in self.inner._model.parameters():
             parameter.data.zero_()
-        self.inner._not_ready = ""
+        self.inner._not_ready, self.inner._versions = "", {0: 0}
 
 
 FAULTS = [
