@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import shutil
@@ -140,6 +141,7 @@ def test_a_package(files: Path) -> None:
     assert Path("my-reward/example.yaml").is_file()
 
 
+@pytest.mark.skipif("CORERL_EVERY_TWIN" not in os.environ, reason="20 s: CORERL_EVERY_TWIN=1")
 def test_testing(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_all("Testing")
     out = capsys.readouterr().out

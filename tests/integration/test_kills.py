@@ -73,6 +73,7 @@ def begin(material, tmp_path):
     return start
 
 
+@pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="kills a run again and again: CORERL_CHAOS=1")
 def test_a_run_that_is_killed_again_and_again_gives_the_same_metrics_and_weights(begin, tmp_path):
     straight = begin("straight")
     for trip in KILLS:

@@ -88,6 +88,7 @@ def test_openai_agents_and_a_server_of_the_mcp_sdk(tmp_path):
     check_two_turns(*play(tmp_path, "openai_agents_client.py", *names), *names)
 
 
+@pytest.mark.skipif("CORERL_EVERY_TWIN" not in os.environ, reason="15 s, one more client: CORERL_EVERY_TWIN=1")
 def test_litellm(tmp_path):
     names = ["chat", "chat_stream", "messages"]
     check_two_turns(*play(tmp_path, "litellm_client.py", *names), *names)
@@ -125,6 +126,7 @@ def tool_tokenizer(folder):
     return tokenizer
 
 
+@pytest.mark.skipif("CORERL_EVERY_TWIN" not in os.environ, reason="15 s, one more client: CORERL_EVERY_TWIN=1")
 def test_the_harness_bash_of_verifiers(tmp_path):
     write_byte_tokenizer(tmp_path / "model")
     command = json.dumps({"name": "bash", "arguments": {"command": "expr 2 + 3 | tee note.txt"}})

@@ -136,7 +136,7 @@ def test_a_run_that_is_killed_leaves_no_process():
 @pytest.mark.parametrize(
     ("name", "number", "reason"),
     [
-        ("raylet", signal.SIGKILL, "has ended"),
+        pytest.param("raylet", signal.SIGKILL, "has ended", marks=chaos),
         pytest.param("gcs_server", signal.SIGSTOP, "is stopped for 2 s", marks=chaos),
     ],
     ids=["raylet-killed", "gcs-stopped"],

@@ -17,16 +17,16 @@ class IgnoresUpdate(Backend):
     """an update changes only the version"""
 
     def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        self.inner._version = version
+        self.inner._versions = {0: version}
 
 
 class StaleVersion(Backend):
     """an update leaves the version as it was"""
 
     def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        before = self.inner._version
+        before = dict(self.inner._versions)
         super().update_weights(weights, version, verify=verify)
-        self.inner._version = before
+        self.inner._versions = before
 
 
 class KeepsTheSentTensors(Backend):
@@ -132,7 +132,7 @@ class HalfUpdated(Backend):
         try:
             super().update_weights(weights, version)
         finally:
-            self.inner._not_ready = ""
+            self.inner._not_ready, self.inner._versions = "", {0: version}
 
 
 class WakesUpEmpty(Backend):
