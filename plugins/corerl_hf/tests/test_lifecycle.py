@@ -1,11 +1,13 @@
 """Aborting, replacing weights, sleeping and closing."""
 
 import asyncio
+import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
@@ -34,6 +36,18 @@ def other_weights(model, scale=0.5):
 
 def greedy(model, prompt, count):
     return model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=count)[0, len(prompt) :].tolist()
+
+
+def test_the_cache_of_a_call_is_free_once_it_ends(backend):
+    """Without the garbage collector, which seldom looks at what has lived long."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            generate(backend, request(n=3))
+            assert not [each for each in gc.get_objects() if isinstance(each, DynamicCache)]
+    finally:
+        gc.enable()
 
 
 def test_experts_are_taken_one_by_one_also_after_a_sleep(tmp_path):

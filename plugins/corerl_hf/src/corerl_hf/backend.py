@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -87,7 +87,7 @@ class _Joint:
         steps: computes one token of each row at a time.
     """
 
-    def __init__(self, calls: Sequence[_Call], steps: Callable[["_Joint"], Iterator[None]]) -> None:
+    def __init__(self, calls: Sequence[_Call], steps: Callable[["_Joint"], Generator[None, None, None]]) -> None:
         self.aborted = set[str]().union(*(call.aborted for call in calls))
         for call in calls:
             call.aborted = self.aborted
@@ -250,6 +250,7 @@ class HfBackend:
             return
         joint.calls = [call for call in joint.calls if call.left and call in self._calls]
         if not joint.calls:
+            joint.steps.close()  # it refers to itself by the calls: the cache would stay until a garbage collection
             self._joint = self._generating_thread = None
             self._lock.release()
 
@@ -269,7 +270,7 @@ class HfBackend:
                 f"{self._adapters})"
             )
 
-    def _steps(self, joint: _Joint) -> Iterator[None]:
+    def _steps(self, joint: _Joint) -> Generator[None, None, None]:
         self.health()
         if self._not_ready:
             raise RunError(f"the rollout backend hf cannot generate: {self._not_ready}")
