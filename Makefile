@@ -17,7 +17,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PLUGINS := $(sort $(patsubst %/,%,$(wildcard plugins/*/)))
-LEARNERS := $(addprefix plugins/corerl_,check correction fsdp grpo hf rewards supervised testing tools torch verl)
+LEARNERS := $(addprefix plugins/corerl_,agents check correction envs fsdp grpo hf rewards supervised testing tools torch verl)
 CORE := .venv/.core
 LEARNING := .venv/.learning
 INSTALLED := .venv/.installed
