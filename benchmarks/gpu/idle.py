@@ -48,7 +48,7 @@ def waits(work: Callable[[], object]) -> Counter[str]:
 
     def note(message: Warning | str, *rest: object, **more: object) -> None:
         if "synchroniz" in str(message):
-            found[_place(threading.get_ident(), skip=2)] += 1
+            found[_place(threading.get_ident(), skip=3)] += 1
 
     torch.cuda.set_sync_debug_mode("warn")
     try:
