@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,7 @@ from corerl.plugins import load_plugins
 from corerl_gateway.serve import serve
 from corerl_gateway.services import ServeRequest, split_options
 from corerl_testing.tiny_model import tiny_model
+from corerl_tinker import serving
 from corerl_tinker.options import TinkerOptions
 from corerl_tinker.serving import plan
 
@@ -38,6 +40,27 @@ def test_a_server_prints_its_key_once_serves_and_ends(tmp_path):
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and printed.endswith("stopped\n") and found[2] not in printed
+
+
+def test_a_signal_ends_a_start_that_takes_long(tmp_path, monkeypatch, capsys):
+    """After the time that a computation under way has at the end."""
+    began, released = threading.Event(), threading.Event()
+
+    def build(*parts):
+        began.set()
+        released.wait(60)
+
+    monkeypatch.setattr(serving, "build", build)
+    killer = threading.Thread(target=lambda: (began.wait(60), os.kill(os.getpid(), signal.SIGINT)))
+    killer.start()
+    values = {"actor": {"device": "cpu"}}
+    try:
+        serving.run(plan(asked(**values), TinkerOptions(folder=str(tmp_path), stop_timeout=0.2)))
+    finally:
+        released.set()
+        killer.join()
+    printed = capsys.readouterr().out
+    assert "the start has 0.2 s to end" in printed and "given up" in printed and printed.endswith("stopped\n")
 
 
 def test_the_flag_is_that_of_the_installed_service():

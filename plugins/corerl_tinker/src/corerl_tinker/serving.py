@@ -164,7 +164,13 @@ async def _serve(plan: Plan, runtime: Runtime, compute: Compute) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     try:
-        service = await compute.submit("start", lambda: build(plan, runtime, compute))
+        start = compute.submit("start", lambda: build(plan, runtime, compute))
+        asked = loop.create_task(stopping.wait())
+        await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            echo(f"asked to stop: the start has {plan.options.stop_timeout:g} s to end")
+            return
+        service = start.result()
         server = Server(service, plan.endpoint, owners(plan.keys))
         started: asyncio.Future[str] = loop.create_future()
         serving = loop.create_task(server.run(stopping, started))
