@@ -1,14 +1,15 @@
 #!/bin/sh
-# The hasty teacher's student with a sampler whose matrices are rounded (docs/algorithms/rollout_correction.md), after
-# `sh examples/hasty-teacher/run.sh`. Prints rounding, correction, seed and validation accuracy; the runs are in runs/precision-*.
-# Usage: benchmarks/sampler_precision.sh "int8 int4" "none token sequence" "0 1 2"
+# An example's student with a sampler whose matrices are rounded (docs/algorithms/rollout_correction.md), after its run.sh:
+# quickstart or hasty-teacher. Prints rounding, correction, seed and validation accuracy; the runs are in runs/EXAMPLE-*.
+# Usage: benchmarks/sampler_precision.sh EXAMPLE "int8 int4" "none token sequence" "0 1 2"
 set -eu
-for seed in $3; do for rounding in $1; do for correction in $2; do
-    name="precision-$rounding-$correction-$seed"
-    corerl train examples/hasty-teacher/config.yaml trainer.seed="$seed" trainer.test_freq=-1 \
+for seed in $4; do for rounding in $2; do for correction in $3; do
+    name="$1-$rounding-$correction-$seed"
+    corerl train "examples/$1/config.yaml" trainer.seed="$seed" trainer.test_freq=-1 \
         trainer.val_before_train=false trainer.resume_mode=disable tracking.experiment_name="$name" \
         tracking.loggers='[]' rollout.options.quantization="$rounding" \
         algorithm.rollout_correction.rollout_is="$correction" \
+        algorithm.rollout_correction.bypass_mode=false \
         algorithm.rollout_correction.max_log_prob_diff=.inf >"runs/$name.log" 2>&1
     python - "$name" "$rounding $correction $seed" <<'PYTHON'
 import json, pathlib, sys
