@@ -71,7 +71,8 @@ def _norm(gradients: list[Tensor]) -> Tensor:
         squares = torch.nn.utils.get_total_norm([each.to_local() for each in gradients]) ** 2  # type: ignore[attr-defined]
         dist.all_reduce(squares)
         placed = zip(first.device_mesh.shape, first.placements, strict=True)
-        return (squares / math.prod(size for size, each in placed if each.is_replicate())).sqrt()
+        copies = math.prod(size for size, each in placed if each.is_replicate())
+        return (squares / (copies * dist.get_world_size() // first.device_mesh.size())).sqrt()
     norm = torch.nn.utils.get_total_norm(gradients)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 

@@ -98,7 +98,7 @@ def sequence_group(size: int, timeout: float) -> SequenceGroup | None:
     """
     ranks = dist.get_world_size()
     if ranks % size:
-        raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks; {_divisors(ranks, ranks)} would")
+        raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks; {divisors(ranks, ranks)} would")
     if size == 1:
         return None
     if size not in _GROUPS:
@@ -110,13 +110,13 @@ def sequence_group(size: int, timeout: float) -> SequenceGroup | None:
 def check_heads(size: int, heads: int) -> None:
     """Raise ConfigError if the ranks cannot share the attention heads."""
     if heads % size:
-        raise ConfigError(KEY, f"{size} does not divide the model's {heads} attention heads; {_divisors(heads)} would")
+        raise ConfigError(KEY, f"{size} does not divide the model's {heads} attention heads; {divisors(heads)} would")
 
 
 _GROUPS: dict[int, Any] = {}
 
 
-def _divisors(number: int, most: int = 64) -> str:
+def divisors(number: int, most: int = 64) -> str:
     *rest, last = [str(each) for each in range(1, min(number, most) + 1) if number % each == 0]
     return f"{', '.join(rest)} or {last}" if rest else last
 
