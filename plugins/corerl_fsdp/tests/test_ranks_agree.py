@@ -87,6 +87,30 @@ CASES += [
 ]
 CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]
 
+
+def divided_matrices(ranks, **changes):
+    """A case in which so many ranks divide the matrices and the vocabulary; 51 tokens, which do not divide."""
+    return case(fsdp={"tensor_model_parallel_size": ranks, **changes.pop("fsdp", {})}, **changes)
+
+
+CASES += [
+    divided_matrices(2, model=("qwen3", True), size=2, checkpointing=True, chunk=3),
+    divided_matrices(2, model=("qwen2", False), size=4, rows=3, kept=True, vocabulary=True, of_logits=True),
+    divided_matrices(2, model=("llama", True), size=4, packed=False, fsdp={"fsdp_size": 1}, cut=CUTS[1]),
+]
+if EVERY:
+    CASES += [
+        *(
+            divided_matrices(2, model=model, packed=packed, size=size, checkpointing=size == 4)
+            for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))
+            for packed, size in itertools.product((True, False), (2, 4))
+        ),
+        *(divided_matrices(2, head="value", size=size) for size in (2, 4)),
+        *(divided_matrices(2, trees=seed, size=size) for seed, size in enumerate((2, 4))),
+        divided_matrices(2, size=4, chunk=None, fsdp={"shard_gradients": True, "reshard_after_forward": False}),
+        divided_matrices(2, model=("qwen3", False), size=4, cut=CUTS[1], checkpointing=True),
+    ]
+
 ROUTED = {"model": ("qwen3_moe", False), "experts": (2, 8, 2)}
 CASES += [
     case(size=2, checkpointing=True, **ROUTED),
@@ -198,7 +222,8 @@ def rows_together(results, which, name, width):
 @pytest.mark.parametrize(("model", "packed", "cut", "checkpointing", "chunk", "size", "job"), CASES)
 def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, checkpointing, chunk, size, job):
     results, expected = beside(worlds, model_dirs[model], packed, cut, checkpointing, chunk, size, job)
-    sharing = job.get("fsdp", {}).get("ulysses_sequence_parallel_size", 1)
+    options = job.get("fsdp", {})
+    sharing = options.get("ulysses_sequence_parallel_size", 1) * options.get("tensor_model_parallel_size", 1)
     assert [result["place"] for result in results] == [(rank // sharing, size // sharing) for rank in range(size)]
     for which in ("before", "after"):
         for name, true in expected[which].items():

@@ -170,7 +170,7 @@ FAMILIES: tuple[Family, ...] = (
             "attention_chunk_size": 4,
             "floor_scale": 64,
         },
-        {**NO_PACKING, **NOT_IN_SGLANG},
+        {**NO_PACKING, **NOT_IN_SGLANG, "fsdp.tensor": "refused"},
         "transformers counts the positions of its layers without rotary embedding in the batch, not in the row, and "
         "its chunks of attention are in a mask alone",
         ATTENTION,
