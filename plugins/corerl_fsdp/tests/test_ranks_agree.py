@@ -239,7 +239,7 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, che
             torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"fsdp_size": 2}])
+@pytest.mark.parametrize("options", [{}, {"fsdp_size": 2}, {"fsdp_size": 1, "tensor_model_parallel_size": 2}])
 def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs, options):
     job = {"grad_clip": 0.01, "fsdp": options}
     results, expected = beside(worlds, model_dirs["qwen2", True], True, CUTS[2], False, 3, 4, job)
@@ -254,6 +254,12 @@ def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs, o
         (2, {"fsdp_size": 3}, "fsdp_size: 3 does not divide the 2 ranks"),
         (2, {"fsdp_size": 0}, "fsdp_size: is 0, and must be a number of ranks, or -1 for all"),
         (2, {"fsdp_size": 2, "expert_parallel_size": 2}, "fsdp_size: must be -1 with expert_parallel_size"),
+        (2, {"tensor_model_parallel_size": 4}, "tensor_model_parallel_size: 4 does not divide the 2 ranks"),
+        (
+            2,
+            {"tensor_model_parallel_size": 2, "fsdp_size": 2},
+            "fsdp_size: 2 does not divide the 1 ranks with the same parts of the matrices (tensor_model_parallel",
+        ),
     ],
 )
 def test_groups_that_cannot_be_made_are_refused(worlds, model_dirs, size, options, message):

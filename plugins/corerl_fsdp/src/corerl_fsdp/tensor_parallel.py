@@ -41,7 +41,7 @@ STYLES: Mapping[str, ParallelStyle] = {
     "rowwise": RowwiseParallel(),
     "colwise_gather_output": ColwiseParallel(output_layouts=Replicate()),
     "rowwise_split_input": RowwiseParallel(input_layouts=Replicate()),
-    "replicated_with_grad_allreduce": SequenceParallel(sequence_dim=1),  # any dimension that the norm leaves apart
+    "replicated_with_grad_allreduce": SequenceParallel(sequence_dim=1, use_local_output=True),
 }
 """by the names of transformers"""
 
