@@ -16,7 +16,8 @@ from corerl_check.size import model_size
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.tensor_parallel import KEY, STYLES, plan_of
-from corerl_testing.tiny_model import tiny_model
+from corerl_torch.families.table import family_of
+from family_models import write_model
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
@@ -84,13 +85,14 @@ def test_a_checkpoint_of_one_rank_is_read_by_ranks_that_divide_matrices(worlds, 
 
 
 @every_combination
-@pytest.mark.parametrize("tied", [True, False])
-def test_an_export_holds_the_trained_weights(worlds, tmp_path, tied):
-    job = {"kind": "train", "model": str(tiny_model(tied=tied)), "config": {"load_format": "auto"}, **DIVIDED}
-    trained = worlds[4].run(**job, seeds=[0], export=str(tmp_path))[0]["weights"]
-    stored = load_file(tmp_path / "model.safetensors")
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+def test_an_export_holds_the_trained_weights(worlds, tmp_path, kind):
+    model, out = write_model(tmp_path / "model", family_of(kind)), tmp_path / "out"
+    job = {"kind": "train", "model": str(model), "config": {"load_format": "auto"}, **DIVIDED}
+    trained = worlds[4].run(**job, seeds=[0], export=str(out))[0]["weights"]
+    stored = load_file(out / "model.safetensors")
     assert_same({name: stored[name] for name in trained}, trained)
-    assert ("lm_head.weight" in trained) == (not tied)
+    assert ("lm_head.weight" in trained) == (kind == "llama")
 
 
 @every_combination

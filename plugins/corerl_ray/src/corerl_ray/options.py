@@ -69,6 +69,14 @@ class RayOptions:
         if unknown := [role for role in self.apart if role not in self.ranks]:
             raise ValueError(f"apart names {unknown[0]}, whose number of ranks is missing: set ranks.{unknown[0]}")
 
+    def ranks_of(self, role: str, ranks: int) -> int:
+        """For `corerl check`: see :class:`corerl_check.PlacesModels`."""
+        return self.ranks.get(role, ranks)
+
+    def is_apart(self, role: str) -> bool:
+        """For `corerl check`: see :class:`corerl_check.PlacesModels`."""
+        return role in self.apart
+
     @property
     def works_here(self) -> bool:
         """Whether all workers are on this machine; in a running cluster they may be on any machine."""
