@@ -212,7 +212,7 @@ def rows_together(results, which, name, width):
         assert torch.equal(result[which][name], results[number - number % sharing][which][name])
     results = results[::sharing]
     rows = sum(len(result[which][name]) for result in results)
-    together = torch.zeros(rows, width)
+    together = torch.zeros(rows, width, *results[0][which][name].shape[2:])
     for rank, result in enumerate(results):
         part = result[which][name]
         together[rank :: len(results), : part.shape[1]] = part
