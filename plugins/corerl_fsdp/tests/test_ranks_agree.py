@@ -106,6 +106,8 @@ if EVERY:
             for packed, size in itertools.product((True, False), (2, 4))
         ),
         *(divided_matrices(2, head="value", size=size) for size in (2, 4)),
+        divided_matrices(2, model=("qwen3", True), size=4, fsdp={"ulysses_sequence_parallel_size": 2}, kept=True),
+        divided_matrices(2, size=4, fsdp={"ulysses_sequence_parallel_size": 2, "fsdp_size": 1}, checkpointing=True),
         *(divided_matrices(2, trees=seed, size=size) for seed, size in enumerate((2, 4))),
         divided_matrices(2, size=4, chunk=None, fsdp={"shard_gradients": True, "reshard_after_forward": False}),
         divided_matrices(2, model=("qwen3", False), size=4, cut=CUTS[1], checkpointing=True),
@@ -239,7 +241,7 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, che
             torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"fsdp_size": 2}, {"fsdp_size": 1, "tensor_model_parallel_size": 2}])
+@pytest.mark.parametrize("options", [{}, {"fsdp_size": 1, "tensor_model_parallel_size": 2}])
 def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs, options):
     job = {"grad_clip": 0.01, "fsdp": options}
     results, expected = beside(worlds, model_dirs["qwen2", True], True, CUTS[2], False, 3, 4, job)
@@ -289,7 +291,7 @@ def test_bf16_ranks_are_near_one_device(worlds, model_dirs):
 def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, together, size, message):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: size)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    monkeypatch.setattr(sequence_parallel, "_GROUPS", {together: None})
+    monkeypatch.setattr(sequence_parallel, "_GROUPS", {(together, 1): None})
     spec = StrategySpec(ModelConfig(model_dirs["qwen2", True]), "cpu", MicroBatching(max_sequences=1))
     with pytest.raises(ConfigError) as caught:
         sharded_model(spec, FsdpOptions(), None, sequence_parallel.sequence_group(together, 1.0))

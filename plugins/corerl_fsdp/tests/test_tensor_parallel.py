@@ -128,7 +128,6 @@ def test_ranks_hold_what_the_estimate_of_their_memory_says(worlds, model_dirs):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("ulysses_sequence_parallel_size", 2),
         ("expert_parallel_size", 2),
         ("compile", True),
         ("bitwise", True),

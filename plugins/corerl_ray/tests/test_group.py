@@ -131,21 +131,21 @@ def test_peers_of_one_data_parallel_rank_get_the_same_share(start):
     assert sorted(shares[0] + shares[2]) == list(range(5))
 
 
-def test_models_with_ranks_of_their_own_number_get_all_rows_once(start, batch):
-    runtime = start(workers=2, ranks={"critic": 3, "ref": 1}, apart=["critic"])
+def test_a_model_with_ranks_of_its_own_number_gets_all_rows_once(start, batch):
+    runtime = start(workers=1, ranks={"critic": 2}, apart=["critic"])
     group = runtime.spawn(dataclasses.replace(TOY, name="critic"), Toy)
     group.forward(batch, ["values"])
     shares = [rows for [rows] in each(group, "seen")]
-    assert len(shares) == 3 and sorted(chain.from_iterable(shares)) == list(range(5))
-    actor, critic, reference = (runtime.pools.of(name) for name in ("actor", "critic", "ref"))
-    assert (len(actor), len(critic), len(reference)) == (2, 3, 1)
-    assert reference.group == actor.group != critic.group
+    assert len(shares) == 2 and sorted(chain.from_iterable(shares)) == list(range(5))
+    assert (len(runtime.pools.of("actor")), len(runtime.pools.of("critic"))) == (1, 2)
 
 
-def test_more_ranks_than_places_are_refused(start):
+def test_fewer_ranks_use_the_first_places_and_more_than_places_are_refused(start):
+    pools = start(workers=2, ranks={"critic": 3, "ref": 1}).pools
+    assert pools.of("ref").nodes == pools.of("actor").nodes[:1] and pools.of("ref").group == pools.of("actor").group
     message = r"^runtime.options.ranks.critic: 3 ranks do not fit the 2 places of runtime.options.workers: name critic"
     with pytest.raises(ConfigError, match=message):
-        start(workers=2, ranks={"critic": 3}).spawn(TOY, Toy)
+        pools.reserve([TOY])
 
 
 def test_several_workers_of_a_part_that_is_one_process_are_refused(start):

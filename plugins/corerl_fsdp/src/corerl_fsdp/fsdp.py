@@ -57,7 +57,7 @@ class FsdpStrategy:
         lora.check_export(spec, self.options.lora_export)
         mesh = ranks.join(spec.device, self.options.timeout)
         shards, tensor = shard_mesh(mesh, self.options)
-        sequence = sequence_parallel.sequence_group(size, self.options.timeout)
+        sequence = sequence_parallel.sequence_group(size, self.options.timeout, peers // size)
         experts = expert_group(self.options.expert_parallel_size, spec.device, self.options.timeout)
         self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // peers, mesh.size() // peers
         with ranks.deadline("loading the model", self.options.timeout):

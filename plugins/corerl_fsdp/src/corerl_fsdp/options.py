@@ -196,14 +196,13 @@ class FsdpOptions(TorchOptions):
         return ranks if self.fsdp_size == -1 else self.fsdp_size * self.tensor_model_parallel_size
 
     def check(self, key: str, config: TrainConfig) -> None:
-        """As that of ``torch``; raise ConfigError for groups of ranks, or a model, that do not go together."""
+        """As that of ``torch``; raise ConfigError for groups of ranks and options that do not go together."""
         super().check(key, config)
         self.check_groups(key, adapters=config.model.lora_rank > 0)
 
     def check_groups(self, key: str, *, adapters: bool = False) -> None:
         """Raise ConfigError for a shard group of no size, and for groups and options that do not go together."""
         beside = {
-            "ulysses_sequence_parallel_size": self.ulysses_sequence_parallel_size > 1,
             "expert_parallel_size": self.expert_parallel_size > 1,
             "compile": self.compile,
             "fp8": self.fp8,

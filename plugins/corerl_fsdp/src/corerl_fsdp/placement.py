@@ -46,12 +46,12 @@ def shard_mesh(ranks: DeviceMesh, options: FsdpOptions) -> tuple[DeviceMesh, Ten
         among = f" with the same parts of the matrices ({tensor_parallel.NAME}={tensor})" if tensor > 1 else ""
         raise ConfigError("actor.strategy.fsdp_size", f"{shards} does not divide the {alike} ranks{among}")
     copies = shards not in (-1, alike)
-    if tensor == 1:
-        sizes, names = (shards,), ("replicate", "shard")
-        return (grid(sizes, ranks.device_type, options.timeout, names) if copies else ranks), None
-    sizes, names = (shards, tensor) if copies else (tensor,), ("replicate", "shard", "tensor")[not copies :]
+    sizes = ((shards,) if copies else ()) + ((tensor,) if tensor > 1 else ())
+    if not sizes:
+        return ranks, None
+    names = (("replicate",) if copies else ()) + ("shard",) + (("tensor",) if tensor > 1 else ())
     mesh = grid(sizes, ranks.device_type, options.timeout, names)
-    return mesh[names[:-1]], TensorGroup(mesh["tensor"])
+    return (mesh, None) if tensor == 1 else (mesh[names[:-1]], TensorGroup(mesh["tensor"]))
 
 
 def sharded_model(
@@ -83,9 +83,10 @@ def sharded_model(
     compute, dtype = compute_dtype(spec.model, spec.device), lora.weights_dtype(spec)
     weights = Weights(spec, dtype)
     model = weights.model
-    if sequence is not None:
-        check_heads(sequence.size, model.config.get_text_config().num_attention_heads)
     plan = None if tensor is None else tensor_parallel.plan_of(model.config, tensor.size)
+    if sequence is not None:
+        heads = model.config.get_text_config().num_attention_heads
+        check_heads(sequence.size, heads, options.tensor_model_parallel_size)
     weights.find()
     if tensor is not None and plan is not None:
         options.check_groups("actor.strategy", adapters=lora.enabled(spec))

@@ -82,7 +82,8 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 def _copies(gradient: Any) -> int:
     """The ranks, of all, that hold the same part of a gradient."""
     placed = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
-    return dist.get_world_size() // math.prod(size for size, each in placed if not each.is_replicate())
+    parts: int = math.prod(size for size, each in placed if not each.is_replicate())
+    return dist.get_world_size() // parts
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float, norm: Tensor) -> None:
