@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, CohereConfig
 
-from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, RuntimeConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Machine
 from corerl_check.size import model_size
@@ -138,6 +138,12 @@ def test_options_that_do_not_go_with_divided_matrices_are_refused_by_the_check(o
     options = FsdpOptions(tensor_model_parallel_size=2, **{option: value})
     with pytest.raises(ConfigError, match=rf"^critic\.strategy\.tensor_model_parallel_size: must be 1 with {option},"):
         options.check("critic.strategy", TrainConfig(model=ModelConfig("m")))
+
+
+def test_gpus_that_do_not_divide_are_refused_by_the_check():
+    config = TrainConfig(model=ModelConfig("m"), runtime=RuntimeConfig(n_gpus_per_node=3))
+    with pytest.raises(ConfigError, match=rf"^{KEY}: 2 does not divide the 3 GPUs"):
+        FsdpOptions(tensor_model_parallel_size=2).check("actor.strategy", config)
 
 
 def test_adapters_are_refused_by_the_check():

@@ -199,6 +199,9 @@ class FsdpOptions(TorchOptions):
         """As that of ``torch``; raise ConfigError for groups of ranks and options that do not go together."""
         super().check(key, config)
         self.check_groups(key, adapters=config.model.lora_rank > 0)
+        gpus, size = config.runtime.nnodes * config.runtime.n_gpus_per_node, self.tensor_model_parallel_size
+        if key == "actor.strategy" and gpus % size:
+            raise ConfigError(f"{key}.tensor_model_parallel_size", f"{size} does not divide the {gpus} GPUs")
 
     def check_groups(self, key: str, *, adapters: bool = False) -> None:
         """Raise ConfigError for a shard group of no size, and for groups and options that do not go together."""
@@ -242,7 +245,8 @@ class FsdpOptions(TorchOptions):
             from corerl_fsdp.tensor_parallel import plan_of
             from corerl_torch.families.findings import config_of
 
-            found = config_of(config.model)
+            path = config.critic.path if key == "critic.strategy" else None
+            found = config_of(dataclasses.replace(config.model, path=path or config.model.path))
             try:
                 if found is not None:
                     plan_of(found, self.tensor_model_parallel_size, f"{key}.tensor_model_parallel_size")
