@@ -138,16 +138,16 @@ def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
 
 
 @pytest.fixture(scope="class")
-def four_cpus():
-    """A cluster with four CPUs on paper, whatever this machine has."""
+def five_cpus():
+    """A cluster with five CPUs on paper, whatever this machine has."""
     pytest.importorskip("ray")
-    with local_cluster(4):
+    with local_cluster(5):
         yield
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("four_cpus")
-class TestOnOneClusterOfFourCpus:
+@pytest.mark.usefixtures("five_cpus")
+class TestOnOneClusterOfFiveCpus:
     def test_a_strategy_of_one_process_refuses_two_workers_before_a_model_is_loaded(self, train, capsys):
         code = run(["train", "config.yaml", "trainer.output_dir=out", "runtime.name=ray", "runtime.options.workers=2"])
         assert code == 2
