@@ -1,23 +1,30 @@
-"""Strategy ``fsdp`` with shards over all ranks beside groups with copies (HSDP): seconds and memory, in one run.
+"""Layouts of strategy ``fsdp``: shards over all ranks, groups with copies (HSDP), divided matrices (tensor parallel).
 
-    torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py [--shape qwen2.5-7b]
+    torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py [--shape qwen2.5-7b] [--layouts fsdp hsdp tensor] [--dummy]
 
-The model has random weights of a published shape, in two safetensors files that rank 0 writes first. ``load s`` is the
-time until a rank has its share: from the files, and with ``load_format: dummy``. ``host MiB`` is the largest anonymous
-memory of a rank while it loads, above that before, sampled every 5 ms; pages of the files themselves do not count.
-``bound MiB`` is a share and one tensor, the limit of host and device together. The update has 50 rows of 128 + 512
-tokens for each rank, gradient checkpointing on, bf16 over float32 weights. 2 GPUs, 1.5B: about 70 s.
+First, parity in float32: a small Qwen3 under every layout beside ``fsdp``: the largest difference of log-probs, the
+relative difference of gradient norms, the largest difference of weights after an update.
 
-On a CPU: ``torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py --device cpu``, with a tiny model; about 10 s.
+Then seconds and memory of a model of a published shape with random weights, in two safetensors files that rank 0 writes
+first. ``load s`` is the time until a rank has its share from the files; ``dummy s`` with ``load_format: dummy``, if
+asked for. ``host MiB`` is the largest anonymous memory of a rank while it loads, above that before, sampled every 5 ms;
+pages of the files themselves do not count. ``bound MiB`` is a share and one tensor, the limit of host and device
+together. The update has 50 rows of 128 + 512 tokens for each rank, the same rows in all for every layout, gradient
+checkpointing on, bf16 over float32 weights. ``log-prob`` is the mean difference from the first layout's log-probs, of
+8 rows in bf16. 2 GPUs, 1.5B, two layouts: at most 70 s.
+
+On a CPU: ``torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py --device cpu``, with tiny models; about 15 s.
 """
 
 import argparse
 import gc
+import math
 import re
 import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +34,11 @@ import torch.distributed as dist
 from fsdp_update import random_batch, training, update
 from rich.console import Console
 from rich.table import Table
-from transformers import PretrainedConfig, Qwen2Config
+from torch import Tensor
+from transformers import PretrainedConfig, Qwen2Config, Qwen3Config
 
-from corerl.contracts.config import ModelConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience
 from corerl.contracts.training_strategies import StrategySpec
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
@@ -44,45 +53,106 @@ TINY: dict[str, Any] = {
     "num_attention_heads": 4,
     "vocab_size": 1000,
 }
-COLUMNS = ("load s", "dummy s", "host MiB", "bound MiB", "update s", "peak GiB")
+COLUMNS = ("load s", "host MiB", "bound MiB", "update s", "tokens/s", "peak GiB", "grad norm", "log-prob")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-1.5b")
+    parser.add_argument("--layouts", nargs="+", choices=("fsdp", "hsdp", "tensor"), default=["fsdp", "tensor"])
     parser.add_argument("--rows", type=int, default=50, help="for each rank")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dummy", action="store_true", help="the seconds of load_format: dummy, too")
     arguments = parser.parse_args()
     mesh = ranks.join(arguments.device, 300.0)
     tiny = arguments.device == "cpu"
-    rows = 2 if tiny else arguments.rows
+    rows = 4 if tiny else arguments.rows
     with tempfile.TemporaryDirectory() as own:
         folder: str = ranks.gather(own)[0]
         ranks.on_first_rank(lambda: _write(Path(folder), _config(arguments.shape, tiny=tiny), arguments.device))
         spec = replace(training(folder), device=arguments.device)
-        _warm_up(spec)
-        table = Table("layout", *COLUMNS, title=f"{mesh.size()} x {_device(arguments.device)}, rank with the most")
-        sizes = [size for size in range(1, mesh.size() + 1) if mesh.size() % size == 0]
-        for size in reversed(sizes):
-            name = f"fsdp {size}" if size == mesh.size() else f"hsdp {mesh.size() // size} x {size}"
-            options = FsdpOptions(fsdp_size=-1 if size == mesh.size() else size)
-            numbers = _measure(spec, options, rows, arguments.repeats)
-            table.add_row(name, *(f"{max(each):.2f}" for each in zip(*ranks.gather(numbers), strict=True)))
-        if mesh.get_rank() == 0:
-            Console(width=110).print(table)
+        where = f"{mesh.size()} x {_device(arguments.device)}"
+        chosen = {name: each for kind in arguments.layouts for name, each in _layouts(kind, mesh.size())}
+        _print(_parity(spec, chosen), f"float32, {where}")
+        columns = (("dummy s",) if arguments.dummy else ()) + COLUMNS
+        table = Table("layout", *columns, title=f"{where}, rank with the most")
+        batch = random_batch(rows * mesh.size())
+        first: Tensor | None = None
+        for name, options in chosen.items():
+            drawn = [_timed(spec, options)[1]] if arguments.dummy else []
+            numbers, log_probs = _measure(spec, options, batch, arguments.repeats)
+            first = log_probs if first is None else first
+            numbers = [*drawn, *numbers, float((log_probs - first).abs().sum() / (first != 0).sum())]
+            most = [max(each) for each in zip(*ranks.gather(numbers), strict=True)]
+            table.add_row(name, *(f"{each:.4f}" if each < 1 else f"{each:.2f}" for each in most))
+        _print(table, "")
         dist.barrier()
+
+
+def _layouts(kind: str, size: int) -> Iterator[tuple[str, FsdpOptions]]:
+    """The names and options of a kind for so many ranks, if it has any."""
+    groups = [group for group in range(1, size) if size % group == 0]
+    if kind == "fsdp":
+        yield f"fsdp {size}", FsdpOptions()
+    for group in groups if kind == "hsdp" else []:
+        yield f"hsdp {size // group} x {group}", FsdpOptions(fsdp_size=group)
+    for group in groups if kind == "tensor" else []:
+        yield f"fsdp {group} x tensor {size // group}", FsdpOptions(tensor_model_parallel_size=size // group)
+
+
+def _print(table: Table, title: str) -> None:
+    if title:
+        table.title = title
+    if dist.get_rank() == 0:
+        Console(width=140).print(table)
+
+
+def _parity(spec: StrategySpec, layouts: dict[str, FsdpOptions]) -> Table:
+    """Each layout beside the first one; a large eps of AdamW, so that rounding near 0 moves no weight."""
+    table = Table("layout", "log-prob", "grad norm", "weight")
+    batch = random_batch(8)
+    with tempfile.TemporaryDirectory() as own:
+        folder: str = ranks.gather(own)[0]
+        heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "tie_word_embeddings": True}
+        ranks.on_first_rank(lambda: Qwen3Config(**{**TINY, **heads, "head_dim": 16}).save_pretrained(folder))
+        model = replace(spec.model, path=folder, dtype="fp32")
+        small = replace(spec, model=model, optim=OptimConfig(lr=1e-2, eps=1e-4))
+        _of_vocabulary(batch, TINY["vocab_size"])
+        seen: list[tuple[Tensor, float, dict[str, Tensor]]] = []
+        for name, options in layouts.items():
+            strategy = FsdpStrategy(small, options)
+            log_probs = _log_probs(strategy, batch)
+            norm = update(strategy, _own(strategy, batch))["grad_norm"]
+            seen.append((log_probs, norm, {name: each.cpu().clone() for name, each in strategy.weights()}))
+            true, true_norm, weights = seen[0]
+            moved = max(float((each - weights[own]).abs().max()) for own, each in seen[-1][2].items())
+            off = float((log_probs - true).abs().max())
+            table.add_row(name, f"{off:.1e}", f"{abs(norm / true_norm - 1):.1e}", f"{moved:.1e}")
+    return table
+
+
+def _of_vocabulary(batch: Experience, size: int) -> None:
+    """Tokens of a vocabulary, sampled with about the probabilities of random weights, or the loss clips them all."""
+    batch.input_ids %= size
+    assert batch.old_log_probs is not None
+    batch.old_log_probs.fill_(-math.log(size))
+
+
+def _own(strategy: FsdpStrategy, batch: Experience) -> Experience:
+    """This rank's rows."""
+    return batch.select(torch.arange(strategy.data_parallel_rank, len(batch), strategy.data_parallel_size))
+
+
+def _log_probs(strategy: FsdpStrategy, batch: Experience) -> Tensor:
+    """(8, 512) of the first rows, by every rank."""
+    found = strategy.forward(batch.select(torch.arange(8)), {"log_probs"}).log_probs
+    assert found is not None
+    return found
 
 
 def _config(shape: str, *, tiny: bool) -> PretrainedConfig:
     return Qwen2Config(**TINY, num_key_value_heads=2) if tiny else published_config(shape)
-
-
-def _warm_up(spec: StrategySpec) -> None:
-    """Import what a first strategy imports."""
-    with tempfile.TemporaryDirectory() as folder:
-        Qwen2Config(**TINY, num_key_value_heads=2).save_pretrained(folder)
-        FsdpStrategy(replace(spec, model=replace(spec.model, path=folder)))
 
 
 def _device(device: str) -> str:
@@ -96,26 +166,26 @@ def _write(folder: Path, config: PretrainedConfig, device: str) -> None:
     model.save_pretrained(folder, max_shard_size=size * 2 // 3)
 
 
-def _measure(spec: StrategySpec, options: FsdpOptions, rows: int, repeats: int) -> list[float]:
-    """The numbers of :data:`COLUMNS`, of this rank."""
-    drawn = _timed(spec, options)[1]
+def _measure(spec: StrategySpec, options: FsdpOptions, batch: Experience, repeats: int) -> tuple[list[float], Tensor]:
+    """The numbers of :data:`COLUMNS` but the last, of this rank, and its log-probs."""
     files = replace(spec, model=replace(spec.model, load_format="auto"))
     with Memory() as memory:
         strategy, loading = _timed(files, options)
     if spec.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    batch = random_batch(rows)
-    batch.input_ids %= strategy.model.config.vocab_size
-    update(strategy, batch)
+    _of_vocabulary(batch, strategy.model.config.vocab_size)
+    log_probs, own = _log_probs(strategy, batch), _own(strategy, batch)
+    norm = update(strategy, own)["grad_norm"]
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        update(strategy, batch)
+        update(strategy, own)
         seconds.append(time.perf_counter() - started)
     peak = torch.cuda.max_memory_allocated() / 2**30 if spec.device == "cuda" else 0.0
     sizes = [each.numel() * each.element_size() for each in strategy.model.parameters()]
     bound = (sum(sizes) / options.shards(dist.get_world_size()) + max(sizes)) / 2**20
-    return [loading, drawn, memory.most / 2**20, bound, statistics.median(seconds), peak]
+    median = statistics.median(seconds)
+    return [loading, memory.most / 2**20, bound, median, int(batch.lengths.sum()) / median, peak, norm], log_probs
 
 
 def _timed(spec: StrategySpec, options: FsdpOptions) -> tuple[Any, float]:

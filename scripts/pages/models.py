@@ -31,7 +31,8 @@ TITLES = {
 }
 
 NOTES = {
-    "fsdp": "Two ranks. All families are tested with `CORERL_EVERY_FAMILY=1`, three of them always.",
+    "fsdp": "Two ranks. All families are tested with `CORERL_EVERY_FAMILY=1`, three of them always. Tensor parallel\n"
+    "follows the plans of transformers (`base_model_tp_plan`); those with experts are refused.",
     "megatron": "Four families have a [mapping](../plugins/corerl_megatron/README.md) of weights. Others are refused.",
     "vllm": "An update of weights in vLLM's CPU build, with `CORERL_EVERY_FAMILY=1`. The CUDA build has more kernels,\n"
     "so a family that is not proven here may work there.",

@@ -141,16 +141,16 @@ critic = pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more p
 
 
 @pytest.fixture(scope="class")
-def four_cpus():
-    """A cluster with four CPUs on paper, whatever this machine has."""
+def five_cpus():
+    """A cluster with five CPUs on paper, whatever this machine has."""
     pytest.importorskip("ray")
-    with local_cluster(4):
+    with local_cluster(5):
         yield
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("four_cpus")
-class TestOnOneClusterOfFourCpus:
+@pytest.mark.usefixtures("five_cpus")
+class TestOnOneClusterOfFiveCpus:
     def test_a_strategy_of_one_process_refuses_two_workers_before_a_model_is_loaded(self, train, capsys):
         code = run(["train", "config.yaml", "trainer.output_dir=out", "runtime.name=ray", "runtime.options.workers=2"])
         assert code == 2
@@ -199,12 +199,21 @@ class TestOnOneClusterOfFourCpus:
         assert_only_this_machine_can_connect(Path("listening.txt"))
 
     @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
-    def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train):
-        alone = "actor.use_kl_loss=false"  # without a reference, which is two more processes
-        local = train("local", alone)
-        workers = ["runtime.name=ray", "runtime.options.workers=2", "runtime.options.rollout_workers=1"]
-        workers += ["actor.strategy=fsdp", "reward.manager={name: parallel}", "reward.num_workers=2"]
-        two = train("two", alone, *workers)
+    @pytest.mark.parametrize(
+        ("given", "workers"),
+        [
+            (  # without a reference, which is two more processes
+                ["actor.use_kl_loss=false"],
+                ["runtime.options.rollout_workers=1", "reward.manager={name: parallel}", "reward.num_workers=2"],
+            ),
+            ([], ["runtime.options.ranks={critic: 3, ref: 1}", "runtime.options.apart=[critic]"]),
+        ],
+        ids=["alike", "uneven"],
+    )
+    def test_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train, given, workers):
+        local = train("local", *given)
+        ray = ["runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp"]
+        two = train("two", *given, *ray, *workers)
         for ours, expected in zip(numbers(two), numbers(local), strict=True):
             for name, value in expected.items():
                 # which rank a row is on decides the tokens that each rank got, and nothing else

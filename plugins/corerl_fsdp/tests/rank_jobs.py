@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from corerl.contracts.token_columns import TokenColumn, TokenValues
+from corerl_fsdp import tensor_parallel
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
@@ -22,6 +24,12 @@ class Jobs(RankJobs):
     """``torch`` where a job has no options of ``fsdp``."""
 
     def strategy(self, job):
+        """With ``plan``, changes of the plan that divides matrices; None: no such style."""
+        if "plan" in job:
+            plan_of = tensor_parallel.plan_of
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(tensor_parallel, "plan_of", lambda *given: {**plan_of(*given), **job["plan"]})
+                return FsdpStrategy(self.spec(job), FsdpOptions(**job["fsdp"]))
         if "fsdp" in job:
             return FsdpStrategy(self.spec(job), FsdpOptions(**job["fsdp"]))
         return SingleDeviceStrategy(self.spec(job), TorchOptions(logits_chunk_size=None, **job.get("torch", {})))

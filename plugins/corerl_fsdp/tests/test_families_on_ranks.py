@@ -118,3 +118,16 @@ def test_two_ranks_export_what_one_device_exports(worlds, job, tmp_path):
     assert one.keys() == two.keys() >= expected["weights"].keys()
     for name, true in one.items():
         torch.testing.assert_close(two[name], true, rtol=0, atol=MOVED)
+
+
+def test_two_ranks_divide_the_matrices(worlds, family, job):
+    results = worlds[2].run(**job, kind="agree", fsdp={"tensor_model_parallel_size": 2})
+    if family.state(STATES["tensor"]) == "refused":
+        for result in results:
+            assert "tensor_model_parallel_size: must be 1: no test proves a plan for" in result["error"]
+        return
+    expected = rank_jobs.run({**job, "kind": "agree"})
+    require_same(results, expected)
+    for result in results:
+        for name, true in expected["before"].items():
+            torch.testing.assert_close(result["before"][name], true, rtol=1e-5, atol=1e-5)

@@ -58,6 +58,8 @@ if EVERY:
         "tied": (TIED, {}),
         "half index": ({"dtype": torch.bfloat16, "shard": "100KB"}, {"size": 4}),
         "divided experts": ({"family": "qwen3_moe", **EXPERTS}, {"size": 4, "options": {"expert_parallel_size": 2}}),
+        "divided matrices": ({"num_hidden_layers": 12}, {"size": 4, "options": {"tensor_model_parallel_size": 2}}),
+        "tied divided matrices": (TIED, {"options": {"tensor_model_parallel_size": 2}}),
         "groups with copies": ({}, {"size": 4, "options": {"fsdp_size": 2}}),
         "dora": ({}, {"config": {**ADAPTED, "lora_dora": True}}),
     }

@@ -28,6 +28,8 @@ def test_two_ranks_train_as_one_device_and_go_on_from_a_checkpoint(
     worlds[2].run(**job, fsdp={}, seeds=[0, 1], save=str(tmp_path))
     resumed = worlds[2].run(**job, fsdp={}, load=str(tmp_path), seeds=[2, 3])[0]["weights"]
     adamw = worlds[2].run(**{**job, "optim": {}}, fsdp={}, seeds=[0, 1, 2, 3])[0]["weights"]
+    divided = worlds[4].run(**job, fsdp={"tensor_model_parallel_size": 2}, seeds=[0, 1, 2, 3])[0]["weights"]
     torch.testing.assert_close(straight, alone, rtol=0, atol=2e-5)
+    torch.testing.assert_close(divided, alone, rtol=0, atol=2e-5)
     torch.testing.assert_close(resumed, straight, rtol=0, atol=0)
     assert any((adamw[name] - straight[name]).abs().max() > 1e-3 for name in adamw)

@@ -42,7 +42,7 @@ CASES = [
         case((family, tied), packed, size=4 if tied == packed else 2, checkpointing=tied == packed)
         for family, tied, packed in itertools.product(("qwen2", "qwen3", "llama"), (True, False), (True, False))
     ),
-    *(case(packed=packed, size=size, head="value") for packed in (True, False) for size in (2, 4)),
+    *(case(packed=packed, size=2 if packed else 4, head="value") for packed in (True, False)),
     *(case(rows=3, size=4, cut=cut) for cut in (CUTS if EVERY else CUTS[1:2])),
     case(rows=1, size=2),
     case(fsdp={"reshard_after_forward": False}, size=4),
@@ -87,6 +87,32 @@ CASES += [
 ]
 CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]
 
+
+def divided_matrices(ranks, **changes):
+    """A case in which so many ranks divide the matrices and the vocabulary; 51 tokens, which do not divide."""
+    return case(fsdp={"tensor_model_parallel_size": ranks, **changes.pop("fsdp", {})}, **changes)
+
+
+CASES += [
+    divided_matrices(2, model=("qwen3", True), size=4, rows=3, kept=True, vocabulary=True, of_logits=True),
+]
+if EVERY:
+    CASES += [
+        divided_matrices(2, model=("qwen2", False), size=4, kept=True, vocabulary=True, of_logits=True),
+        divided_matrices(2, model=("llama", True), size=4, packed=False, fsdp={"fsdp_size": 1}, cut=CUTS[1]),
+        *(
+            divided_matrices(2, model=model, packed=packed, size=size, checkpointing=size == 4)
+            for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))
+            for packed, size in itertools.product((True, False), (2, 4))
+        ),
+        *(divided_matrices(2, head="value", size=size) for size in (2, 4)),
+        divided_matrices(2, model=("qwen3", True), size=4, fsdp={"ulysses_sequence_parallel_size": 2}, kept=True),
+        divided_matrices(2, size=4, fsdp={"ulysses_sequence_parallel_size": 2, "fsdp_size": 1}, checkpointing=True),
+        *(divided_matrices(2, trees=seed, size=size) for seed, size in enumerate((2, 4))),
+        divided_matrices(2, size=4, chunk=None, fsdp={"shard_gradients": True, "reshard_after_forward": False}),
+        divided_matrices(2, model=("qwen3", False), size=4, cut=CUTS[1], checkpointing=True),
+    ]
+
 ROUTED = {"model": ("qwen3_moe", False), "experts": (2, 8, 2)}
 CASES += [
     case(size=2, checkpointing=True, **ROUTED),
@@ -128,6 +154,7 @@ CASES += [
 ]
 if EVERY:
     CASES += [
+        *(case(packed=packed, size=4 if packed else 2, head="value") for packed in (True, False)),
         *(copied(group, size=4, packed=group == 2) for group in (1, 2)),
         *(copied(group, size=size, head="value") for size, group in ((2, 1), (4, 1), (4, 2), (4, 4))),
         copied(2, size=4, fsdp={"shard_gradients": True, "reshard_after_forward": False}, cut=CUTS[1]),
@@ -188,7 +215,7 @@ def rows_together(results, which, name, width):
         assert torch.equal(result[which][name], results[number - number % sharing][which][name])
     results = results[::sharing]
     rows = sum(len(result[which][name]) for result in results)
-    together = torch.zeros(rows, width)
+    together = torch.zeros(rows, width, *results[0][which][name].shape[2:])
     for rank, result in enumerate(results):
         part = result[which][name]
         together[rank :: len(results), : part.shape[1]] = part
@@ -198,7 +225,8 @@ def rows_together(results, which, name, width):
 @pytest.mark.parametrize(("model", "packed", "cut", "checkpointing", "chunk", "size", "job"), CASES)
 def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, checkpointing, chunk, size, job):
     results, expected = beside(worlds, model_dirs[model], packed, cut, checkpointing, chunk, size, job)
-    sharing = job.get("fsdp", {}).get("ulysses_sequence_parallel_size", 1)
+    options = job.get("fsdp", {})
+    sharing = options.get("ulysses_sequence_parallel_size", 1) * options.get("tensor_model_parallel_size", 1)
     assert [result["place"] for result in results] == [(rank // sharing, size // sharing) for rank in range(size)]
     for which in ("before", "after"):
         for name, true in expected[which].items():
@@ -214,7 +242,9 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, che
             torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"fsdp_size": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, *([{"fsdp_size": 2}, {"fsdp_size": 1, "tensor_model_parallel_size": 2}] if EVERY else [])]
+)
 def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs, options):
     job = {"grad_clip": 0.01, "fsdp": options}
     results, expected = beside(worlds, model_dirs["qwen2", True], True, CUTS[2], False, 3, 4, job)
@@ -229,6 +259,12 @@ def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs, o
         (2, {"fsdp_size": 3}, "fsdp_size: 3 does not divide the 2 ranks"),
         (2, {"fsdp_size": 0}, "fsdp_size: is 0, and must be a number of ranks, or -1 for all"),
         (2, {"fsdp_size": 2, "expert_parallel_size": 2}, "fsdp_size: must be -1 with expert_parallel_size"),
+        (2, {"tensor_model_parallel_size": 4}, "tensor_model_parallel_size: 4 does not divide the 2 ranks"),
+        (
+            2,
+            {"tensor_model_parallel_size": 2, "fsdp_size": 2},
+            "fsdp_size: 2 does not divide the 1 ranks with the same parts of the matrices (tensor_model_parallel",
+        ),
     ],
 )
 def test_groups_that_cannot_be_made_are_refused(worlds, model_dirs, size, options, message):
@@ -258,7 +294,7 @@ def test_bf16_ranks_are_near_one_device(worlds, model_dirs):
 def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, together, size, message):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: size)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    monkeypatch.setattr(sequence_parallel, "_GROUPS", {together: None})
+    monkeypatch.setattr(sequence_parallel, "_GROUPS", {(together, 1): None})
     spec = StrategySpec(ModelConfig(model_dirs["qwen2", True]), "cpu", MicroBatching(max_sequences=1))
     with pytest.raises(ConfigError) as caught:
         sharded_model(spec, FsdpOptions(), None, sequence_parallel.sequence_group(together, 1.0))

@@ -131,6 +131,23 @@ def test_peers_of_one_data_parallel_rank_get_the_same_share(start):
     assert sorted(shares[0] + shares[2]) == list(range(5))
 
 
+def test_a_model_with_ranks_of_its_own_number_gets_all_rows_once(start, batch):
+    runtime = start(workers=1, ranks={"critic": 2}, apart=["critic"])
+    group = runtime.spawn(dataclasses.replace(TOY, name="critic"), Toy)
+    group.forward(batch, ["values"])
+    shares = [rows for [rows] in each(group, "seen")]
+    assert len(shares) == 2 and sorted(chain.from_iterable(shares)) == list(range(5))
+    assert (len(runtime.pools.of("actor")), len(runtime.pools.of("critic"))) == (1, 2)
+
+
+def test_fewer_ranks_use_the_first_places_and_more_than_places_are_refused(start):
+    pools = start(workers=2, ranks={"critic": 3, "ref": 1}).pools
+    assert pools.of("ref").nodes == pools.of("actor").nodes[:1] and pools.of("ref").group == pools.of("actor").group
+    message = r"^runtime.options.ranks.critic: 3 ranks do not fit the 2 places of runtime.options.workers: name critic"
+    with pytest.raises(ConfigError, match=message):
+        pools.reserve([TOY])
+
+
 def test_several_workers_of_a_part_that_is_one_process_are_refused(start):
     with pytest.raises(
         ConfigError, match=r"^actor.strategy: 'lone' runs in one process, .* would start 2 actor workers"

@@ -97,6 +97,19 @@ class SharesGeneration(Protocol):
         ...
 
 
+@runtime_checkable
+class PlacesModels(Protocol):
+    """Options of a runtime that may give single models their own numbers of ranks."""
+
+    def ranks_of(self, role: str, ranks: int) -> int:
+        """Ranks of a model; ``ranks``: of the actor."""
+        ...
+
+    def is_apart(self, role: str) -> bool:
+        """Whether a model has GPUs of its own."""
+        ...
+
+
 def whole(size: ModelSize, model: ModelConfig, *, updated: bool) -> TrainingShare:
     """One undivided model: trained weights in float32 with a copy in the compute dtype, other weights in that dtype.
 

@@ -51,17 +51,17 @@ class FsdpStrategy:
     def __init__(self, spec: StrategySpec, options: FsdpOptions | None = None) -> None:
         self.spec, self.options, self.rounding = spec, options or FsdpOptions(), RoundingLoss()
         self.loss_scale = LossScale.of(spec)
-        size = self.options.ulysses_sequence_parallel_size
+        size, peers = self.options.ulysses_sequence_parallel_size, self.options.peers
         if size > 1 and not self.options.use_remove_padding:
             raise ConfigError(sequence_parallel.KEY, f"{size} slices packed rows: it needs use_remove_padding=true")
         lora.check_export(spec, self.options.lora_export)
         mesh = ranks.join(spec.device, self.options.timeout)
-        shards = shard_mesh(mesh, self.options)
-        sequence = sequence_parallel.sequence_group(size, self.options.timeout)
+        shards, tensor = shard_mesh(mesh, self.options)
+        sequence = sequence_parallel.sequence_group(size, self.options.timeout, peers // size)
         experts = expert_group(self.options.expert_parallel_size, spec.device, self.options.timeout)
-        self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // size, mesh.size() // size
+        self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // peers, mesh.size() // peers
         with ranks.deadline("loading the model", self.options.timeout):
-            self.token_model: Any = sharded_model(spec, self.options, shards, sequence, experts)
+            self.token_model: Any = sharded_model(spec, self.options, shards, sequence, experts, tensor)
         self.model: Any = self.token_model.model
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
@@ -94,7 +94,7 @@ class FsdpStrategy:
         with ranks.deadline("update", self.options.timeout):
             self._wake()
             shares = self._gradients(mini_batch, objective)
-            numbers = Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])
+            numbers = Numbers.total(shares[:: self.options.peers])
             norm = self._gradient_norm()
             overflowed = self.loss_scale.overflowed(sum(share["loss"] for share in shares), norm)
             of_scale = self.loss_scale.metrics(overflowed=overflowed)
@@ -125,10 +125,10 @@ class FsdpStrategy:
             self._wake()
             shares = self._gradients(mini_batch, objective)
             self._rest()
-            return Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])
+            return Numbers.total(shares[:: self.options.peers])
 
     def trained_weights(self) -> ModelWeights:
-        return ModelWeights(self.model, self.optimizer, self.options.ulysses_sequence_parallel_size)
+        return ModelWeights(self.model, self.optimizer, self.options.peers)
 
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)

@@ -156,6 +156,9 @@ class FsdpOptions(TorchOptions):
         1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
     )
 
+    tensor_model_parallel_size: int = option(
+        1, "consecutive ranks that divide the matrices of each layer and the vocabulary; they have the same rows", ge=1
+    )
     expert_parallel_size: int = option(
         1, "consecutive ranks that divide the experts of each layer; tokens travel to them by all-to-all", ge=1
     )
@@ -168,36 +171,54 @@ class FsdpOptions(TorchOptions):
         whole model, unless ``shard_gradients`` divides them: the sum over ranks follows the last micro-batch.
         """
         undivided = super().share(size, ranks, model, updated=updated)
-        ranks = self.shards(ranks)
+        ranks, tensor = self.shards(ranks), self.tensor_model_parallel_size
         trained = size.trained if updated else 0
         kept = 4 if self.ema_decay is None else 8  # float32 weights, and their average
         stored = (kept * trained + size.bytes * (size.parameters - trained)) / ranks
-        freed = ranks > 1 and self.reshard_after_forward
-        gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters)
-        if ranks == 1 and (trained == 0 or size.bytes == 4):
+        freed = ranks > tensor and self.reshard_after_forward
+        gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters) / tensor
+        if ranks == tensor and (trained == 0 or size.bytes == 4):
             gathered = 0  # the stored weights are used directly
         moments = undivided.optimizer / ranks
         return dataclasses.replace(
             undivided,
             weights=stored + gathered,
-            gradients=undivided.gradients / (ranks if self.shard_gradients else 1),
+            gradients=undivided.gradients / (ranks if self.shard_gradients else tensor),
             optimizer=moments,
             at_rest=(0 if self.param_offload else stored) + (0 if self.optimizer_offload else moments),
             optimizer_apart=self.optimizer_offload,
             context=self.ulysses_sequence_parallel_size,
+            tensor=tensor,
         )
 
     def shards(self, ranks: int) -> int:
         """Ranks that divide the weights, of so many."""
-        return ranks if self.fsdp_size == -1 else self.fsdp_size
+        return ranks if self.fsdp_size == -1 else self.fsdp_size * self.tensor_model_parallel_size
 
     def check(self, key: str, config: TrainConfig) -> None:
-        """As that of ``torch``; raise ConfigError for groups of ranks that do not go together."""
+        """As that of ``torch``; raise ConfigError for groups of ranks and options that do not go together."""
         super().check(key, config)
-        self.check_groups(key)
+        self.check_groups(key, adapters=config.model.lora_rank > 0)
+        gpus, size = config.runtime.nnodes * config.runtime.n_gpus_per_node, self.tensor_model_parallel_size
+        if key == "actor.strategy" and gpus % size:
+            raise ConfigError(f"{key}.tensor_model_parallel_size", f"{size} does not divide the {gpus} GPUs")
 
-    def check_groups(self, key: str) -> None:
-        """Raise ConfigError for a shard group of no size, and for one beside ranks that divide the experts."""
+    def check_groups(self, key: str, *, adapters: bool = False) -> None:
+        """Raise ConfigError for a shard group of no size, and for groups and options that do not go together."""
+        beside = {
+            "expert_parallel_size": self.expert_parallel_size > 1,
+            "compile": self.compile,
+            "fp8": self.fp8,
+            "bitwise": self.bitwise,
+            "ema_decay": self.ema_decay is not None,
+            "model.lora_rank": adapters,
+        }
+        if self.tensor_model_parallel_size > 1 and (
+            given := next((name for name, is_given in beside.items() if is_given), "")
+        ):
+            raise ConfigError(
+                f"{key}.tensor_model_parallel_size", f"must be 1 with {given}, which does not divide matrices"
+            )
         if self.fsdp_size != -1 and self.fsdp_size < 1:
             raise ConfigError(f"{key}.fsdp_size", f"is {self.fsdp_size}, and must be a number of ranks, or -1 for all")
         if self.fsdp_size != -1 and self.expert_parallel_size > 1:
@@ -212,3 +233,22 @@ class FsdpOptions(TorchOptions):
     @property
     def ranks_of_a_row(self) -> int:
         return self.ulysses_sequence_parallel_size
+
+    @property
+    def peers(self) -> int:
+        """Consecutive ranks that have the same rows."""
+        return self.ulysses_sequence_parallel_size * self.tensor_model_parallel_size
+
+    def _family(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding | ConfigError]:
+        yield from super()._family(key, config, machine)
+        if self.tensor_model_parallel_size > 1:
+            from corerl_fsdp.tensor_parallel import plan_of
+            from corerl_torch.families.findings import config_of
+
+            path = config.critic.path if key == "critic.strategy" else None
+            found = config_of(dataclasses.replace(config.model, path=path or config.model.path))
+            try:
+                if found is not None:
+                    plan_of(found, self.tensor_model_parallel_size, f"{key}.tensor_model_parallel_size")
+            except ConfigError as error:
+                yield error

@@ -15,9 +15,11 @@ from torch.nn.functional import pad
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
+from corerl_fsdp import tensor_parallel
 from corerl_fsdp.filling import Weights
 from corerl_fsdp.mixture import prepare, shares_prefixes
 from corerl_fsdp.options import FsdpOptions
+from corerl_fsdp.tensor_parallel import TensorGroup
 from corerl_fsdp.token_model import TokenModel, decoder_layers
 from corerl_torch import lora
 from corerl_torch.experts.grouped import expert_modules
@@ -27,19 +29,29 @@ from corerl_torch.ranks import grid
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
 
-def shard_mesh(ranks: DeviceMesh, options: FsdpOptions) -> DeviceMesh:
-    """The mesh that FSDP2 shards over: all ranks, or (copies, ranks of a shard group); a collective.
+def shard_mesh(ranks: DeviceMesh, options: FsdpOptions) -> tuple[DeviceMesh, TensorGroup | None]:
+    """The mesh that FSDP2 shards over, and the ranks that divide matrices; a collective.
+
+    The mesh has all ranks that hold the same parts of the matrices, or (copies, ranks of a shard group) of them.
 
     Raises:
-        ConfigError: the size of a group does not divide the number of ranks, or ranks divide the experts too.
+        ConfigError: the size of a group does not divide the number of ranks, or groups do not go together.
     """
     options.check_groups("actor.strategy")
-    size = options.shards(ranks.size())
-    if size == ranks.size():
-        return ranks
-    if ranks.size() % size:
-        raise ConfigError("actor.strategy.fsdp_size", f"{size} does not divide the {ranks.size()} ranks")
-    return grid(size, ranks.device_type, options.timeout, ("replicate", "shard"))
+    tensor, shards = options.tensor_model_parallel_size, options.fsdp_size
+    if ranks.size() % tensor:
+        raise ConfigError(tensor_parallel.KEY, f"{tensor} does not divide the {ranks.size()} ranks")
+    alike = ranks.size() // tensor
+    if shards != -1 and alike % shards:
+        among = f" with the same parts of the matrices ({tensor_parallel.NAME}={tensor})" if tensor > 1 else ""
+        raise ConfigError("actor.strategy.fsdp_size", f"{shards} does not divide the {alike} ranks{among}")
+    copies = shards not in (-1, alike)
+    sizes = ((shards,) if copies else ()) + ((tensor,) if tensor > 1 else ())
+    if not sizes:
+        return ranks, None
+    names = (("replicate",) if copies else ()) + ("shard",) + (("tensor",) if tensor > 1 else ())
+    mesh = grid(sizes, ranks.device_type, options.timeout, names)
+    return (mesh, None) if tensor == 1 else (mesh[names[:-1]], TensorGroup(mesh["tensor"]))
 
 
 def sharded_model(
@@ -48,6 +60,7 @@ def sharded_model(
     mesh: DeviceMesh,
     sequence: SequenceGroup | None = None,
     experts: ExpertGroup | None = None,
+    tensor: TensorGroup | None = None,
 ) -> TokenModel:
     """The model with its weights, sharded by decoder layer; the rest is sharded as a whole.
 
@@ -60,18 +73,24 @@ def sharded_model(
         mesh: from :func:`shard_mesh`.
         sequence: the ranks that share rows with this one.
         experts: the ranks that divide the experts with this one.
+        tensor: the ranks that divide matrices with this one.
 
     Raises:
-        ConfigError: the model's attention heads, or its experts, cannot be divided among the ranks.
+        ConfigError: the model's attention heads, matrices or experts cannot be divided among the ranks.
         ModelError: as from :func:`~corerl_torch.loading.load_model`, on all ranks; or the model does not name its
             layers.
     """
     compute, dtype = compute_dtype(spec.model, spec.device), lora.weights_dtype(spec)
     weights = Weights(spec, dtype)
     model = weights.model
+    plan = None if tensor is None else tensor_parallel.plan_of(model.config, tensor.size)
     if sequence is not None:
-        check_heads(sequence.size, model.config.get_text_config().num_attention_heads)
+        heads = model.config.get_text_config().num_attention_heads
+        check_heads(sequence.size, heads, options.tensor_model_parallel_size)
     weights.find()
+    if tensor is not None and plan is not None:
+        options.check_groups("actor.strategy", adapters=lora.enabled(spec))
+        tensor_parallel.divide(model, plan, tensor)
     if lora.enabled(spec):
         lora.add(model, spec)
     elif options.freeze_vision_tower and spec.head == "lm":
@@ -85,6 +104,7 @@ def sharded_model(
         logits_chunk_size=options.logits_chunk_size,
         compiled=options.compile,
         sequence=sequence,
+        tensor=tensor,
         bitwise=options.bitwise,
         fp8=options.fp8,
         sharded=mesh.size() > 1,
@@ -105,10 +125,11 @@ def sharded_model(
             )
     as_given = replace(policy, cast_forward_inputs=False)  # the angles of patches are in float32, also if recomputed
     towers = {module for name, module in model.named_modules() if in_tower(name)}
+    by = None if tensor is None else tensor_parallel.sharded_dimension(mesh.shape[-1])
     for layer in decoder_layers(model):
         own = as_given if layer in towers else policy
-        fully_shard(layer, mesh=mesh, mp_policy=own, reshard_after_forward=reshard)
-    fully_shard(token_model, mesh=mesh, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, mp_policy=own, reshard_after_forward=reshard, shard_placement_fn=by)
+    fully_shard(token_model, mesh=mesh, mp_policy=policy, shard_placement_fn=by)
     for module in token_model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)

@@ -15,6 +15,7 @@ from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.models import compute_dtype
+from corerl_fsdp.tensor_parallel import TensorGroup
 from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
 from corerl_torch import layout, lora, outputs, packed_attention, tower, tries
@@ -34,6 +35,7 @@ from corerl_torch.token_statistics import (
     of_distribution,
     token_statistics,
 )
+from corerl_torch.vocabulary_parallel import Part, vocabulary_parallel_statistics
 from corerl_torch.weights import saved_buffers
 
 
@@ -52,6 +54,7 @@ class TokenModel(torch.nn.Module):
             computes them again; None: all.
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
         sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
+        tensor: the ranks that divide the matrices; the output layer gives logits of this rank's part of the vocabulary.
         bitwise: the operations of :mod:`corerl_torch.bitwise`.
         fp8: the products of :mod:`corerl_torch.fp8`.
         sharded: several ranks hold shares of the weights, and compute each module together.
@@ -70,6 +73,7 @@ class TokenModel(torch.nn.Module):
         logits_chunk_size: int | None,
         compiled: bool = False,
         sequence: SequenceGroup | None = None,
+        tensor: TensorGroup | None = None,
         bitwise: bool = False,
         fp8: bool = False,
         sharded: bool = False,
@@ -102,7 +106,10 @@ class TokenModel(torch.nn.Module):
         if self.shares_prefixes:
             self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
-        self.compiled, self.sequence = compiled, sequence
+        self.compiled, self.sequence, self.tensor = compiled, sequence, tensor
+        head = model.get_output_embeddings() if tensor else None
+        self.vocabulary = 0 if head is None else len(head.weight)
+        self.part = tensor.part(self.vocabulary) if tensor else Part(0, 0, None)
         self.averaged: Mapping[str, Tensor] | None = None  # weights outside the body, set by the strategy
         self.exact_logits = bitwise and spec.device == "cuda"
         self.balance: LoadBalance | None = None  # counts the tokens of a pass, set by the strategy
@@ -204,7 +211,7 @@ class TokenModel(torch.nn.Module):
         named = {name for name in wanted if isinstance(name, str)} - {"hidden_states"}
         targets = layout.response_tokens(batch, places)
         if "vocabulary_log_probs" in named:
-            logits = self._head(hidden, answer)
+            logits = self._whole_head(hidden, answer)
             kept = kept_mask(batch, places, logits.shape[1])
             distribution = log_distribution(logits, self.temperature, kept)
             values |= of_distribution(distribution, targets, named, truncated=kept is not None)
@@ -212,9 +219,14 @@ class TokenModel(torch.nn.Module):
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:
             logits = self._head(hidden, answer)
-            head, averaged = (functools.partial(each, answer=answer) for each in (self._head, self._averaged_head))
-            further = outputs.results(wanted, logits, batch, places, head, None if self.averaged is None else averaged)
-            kept = kept_mask(batch, places, logits.shape[1])
+            kept = kept_mask(batch, places, logits.shape[1], self.part.start)
+            if not outputs.functions(wanted):
+                return self._statistics(logits, targets, kept, named)
+            head, averaged = (
+                functools.partial(each, answer=answer) for each in (self._whole_head, self._averaged_head)
+            )
+            whole = self._whole(logits)
+            further = outputs.results(wanted, whole, batch, places, head, None if self.averaged is None else averaged)
             return further | (self._statistics(logits, targets, kept, named) if named else {})
 
         if named or outputs.functions(wanted):
@@ -225,19 +237,29 @@ class TokenModel(torch.nn.Module):
     def _statistics(
         self, logits: Tensor, targets: Tensor, kept: Tensor | None, wanted: Collection[str]
     ) -> dict[str, Tensor]:
-        statistics = token_statistics(
-            logits,
-            targets,
-            self.temperature,
-            entropy="entropy" in wanted,
-            sum_pi_squared="sum_pi_squared" in wanted,
-            compiled=self.compiled,
-            kept=kept,
-        )
+        further = {"entropy": "entropy" in wanted, "sum_pi_squared": "sum_pi_squared" in wanted}
+        if self.tensor is not None:
+            statistics = vocabulary_parallel_statistics(
+                logits, targets, self.temperature, self.part, **further, kept=kept
+            )
+        else:
+            statistics = token_statistics(
+                logits, targets, self.temperature, **further, compiled=self.compiled, kept=kept
+            )
         return {name: value for name, value in statistics._asdict().items() if name in wanted}
 
+    def _whole_head(self, hidden: Tensor, answer: type) -> Tensor:
+        """:meth:`_head` of the whole vocabulary."""
+        return self._whole(self._head(hidden, answer))
+
+    def _whole(self, logits: Tensor) -> Tensor:
+        return logits if self.tensor is None else self.tensor.gather(logits, self.vocabulary)
+
     def _head(self, hidden: Tensor, answer: type) -> Tensor:
-        """(N, V) logits of the hidden states (N, K), with all operations of the model after its body."""
+        """Logits of the hidden states (N, K), with all operations of the model after its body.
+
+        (N, V), or those of this rank's part of the vocabulary.
+        """
         logits = logits_of(self.model, hidden, answer)
         return logits.float() if self.exact_logits else logits  # log-softmax of another dtype sums in another order
 

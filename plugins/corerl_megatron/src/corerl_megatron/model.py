@@ -28,7 +28,6 @@ from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
 from corerl_megatron.router_replay import StageReplay
-from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
 from corerl_torch import layout, lora, outputs
 from corerl_torch.kept_tokens import kept_mask
 from corerl_torch.sequence_parallel import SequenceGroup
@@ -38,6 +37,7 @@ from corerl_torch.token_statistics import (
     of_distribution,
     token_statistics,
 )
+from corerl_torch.vocabulary_parallel import Part, vocabulary_parallel_statistics
 
 
 class Stage(GPTModel):  # type: ignore[misc]

@@ -13,6 +13,14 @@ SECONDS = 2.0
 """seconds in which the cluster must accept a connection"""
 
 
+WITHOUT = {
+    "actor": "it has one on each of the workers' places (runtime.n_gpus_per_node, or runtime.options.workers)",
+    "rollout": "its workers are replicas (rollout.n_gpus_per_node, or runtime.options.rollout_workers)",
+    "episodes": "its workers are replicas (rollout.num_workers)",
+}
+"""roles whose number of workers other keys set"""
+
+
 @dataclass
 class RayOptions:
     """``runtime.options``."""
@@ -22,6 +30,13 @@ class RayOptions:
         None,
         "rollout workers in a separate pool, without GPUs; null: they share the workers' places",
         ge=1,
+    )
+    ranks: dict[str, int] = option(
+        help="ranks of further models, such as critic: 2; each model not named has one on each of the workers' places",
+        factory=dict,
+    )
+    apart: list[str] = option(
+        help="models of ranks in places of their own; the others use the first of the workers' places", factory=list
     )
     rollout_samples: int = option(
         1024, "samples that a rollout worker has at a time if several share the requests", ge=1
@@ -45,6 +60,23 @@ class RayOptions:
         help="further environment variables for the workers, from this process", factory=list
     )
 
+    def __post_init__(self) -> None:
+        for role, ranks in self.ranks.items():
+            if role in WITHOUT:
+                raise ValueError(f"ranks must not name {role}: {WITHOUT[role]}")
+            if ranks < 1:
+                raise ValueError(f"ranks.{role} is {ranks}, and must be at least 1")
+        if unknown := [role for role in self.apart if role not in self.ranks]:
+            raise ValueError(f"apart names {unknown[0]}, whose number of ranks is missing: set ranks.{unknown[0]}")
+
+    def ranks_of(self, role: str, ranks: int) -> int:
+        """For `corerl check`: see :class:`corerl_check.PlacesModels`."""
+        return self.ranks.get(role, ranks)
+
+    def is_apart(self, role: str) -> bool:
+        """For `corerl check`: see :class:`corerl_check.PlacesModels`."""
+        return role in self.apart
+
     @property
     def works_here(self) -> bool:
         """Whether all workers are on this machine; in a running cluster they may be on any machine."""
@@ -54,7 +86,8 @@ class RayOptions:
         """For `corerl check`: whether the cluster answers; for a cluster started here, whether it has enough GPUs."""
         asked = config.runtime.n_gpus_per_node
         if self.address is None:
-            whole = asked + config.rollout.n_gpus_per_node
+            apart = sum(self.ranks[role] for role in self.apart) if asked else 0
+            whole = asked + config.rollout.n_gpus_per_node + apart
             if config.runtime.nnodes > 1:
                 sentence = f"a cluster started here has one machine, not {config.runtime.nnodes}"
                 yield finding(

@@ -4,7 +4,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -97,6 +97,7 @@ class Pools:
         self._free: dict[str, Counter[str]] = {}
         self._look()
         self._own: dict[str, Places] = {}
+        self._names: set[str] = set()
         self._spare: list[Places] = []
         gpus = config.n_gpus_per_node
         for name in ("workers", "rollout_workers"):
@@ -117,6 +118,16 @@ class Pools:
 
     def reserve(self, roles: Collection[Role]) -> None:
         """Reserve the places of roles with a separate pool, and check that all roles fit into their pools."""
+        self._names.update(role.name for role in roles)
+        for name, ranks in self._options.ranks.items():
+            if name in self._options.apart and name in self._names and name not in self._own:
+                self._own[name] = self._take_apart(name, ranks)
+            elif name not in self._options.apart and ranks > len(self._shared):
+                raise ConfigError(
+                    f"runtime.options.ranks.{name}",
+                    f"{ranks} ranks do not fit the {len(self._shared)} places of {self._shared.key}: name {name} in "
+                    "runtime.options.apart, or take fewer",
+                )
         for role in roles:
             if role.workers is not None and role.name not in self._own:
                 self._own[role.name] = self._take_spread(role.workers, role.key)
@@ -130,7 +141,9 @@ class Pools:
 
     def of(self, role: str) -> Places:
         """The places of the role with this name."""
-        return self._own.get(role, self._shared)
+        if role in self._own or role not in self._options.ranks:
+            return self._own.get(role, self._shared)
+        return replace(self._shared, nodes=self._shared.nodes[: self._options.ranks[role]])
 
     def elsewhere(self, places: Places, size: int) -> Places | None:
         """As many places as one replica takes, on any machine with room; None if there is none."""
@@ -157,7 +170,7 @@ class Pools:
             )
         each = workers // nodes
         wanted = f"{gpus} GPUs and {each} CPUs" if gpus else f"{each} CPUs"
-        return self._choose(nodes, each, gpus) or self._too_few(
+        return self._choose((nodes, each, gpus)) or self._too_few(
             "runtime.n_gpus_per_node" if gpus else "runtime.options.workers",
             f"{workers} workers on {nodes} {'nodes' if nodes > 1 else 'node'} take {wanted} on each",
         )
@@ -182,11 +195,22 @@ class Pools:
         assert role.pool is not None
         nodes, gpus = role.pool.nnodes, role.pool.n_gpus_per_node
         shared = self._config.nnodes * self._config.n_gpus_per_node
-        return self._choose(nodes, gpus, gpus) or self._too_few(
+        return self._choose((nodes, gpus, gpus)) or self._too_few(
             f"{role.name}.n_gpus_per_node",
             f"{nodes} x {gpus} GPUs of the {role.name} role's own (nnodes x n_gpus_per_node, with a CPU for each) and "
             f"the shared pool's {self._config.nnodes} x {self._config.n_gpus_per_node} make {nodes * gpus + shared}",
         )
+
+    def _take_apart(self, role: str, ranks: int) -> Places:
+        """Places of a model's own, equally many on each of the fewest machines."""
+        gpus, key = bool(self._config.n_gpus_per_node), f"runtime.options.ranks.{role}"
+        divided = [(nodes, ranks // nodes) for nodes in range(1, ranks + 1) if ranks % nodes == 0]
+        chosen = self._choose(*((nodes, each, gpus * each) for nodes, each in divided)) or self._too_few(
+            key,
+            f"{ranks} ranks of {role} take {ranks} {'GPUs and CPUs' if gpus else 'CPUs'} of their own, equally many on "
+            f"each machine, beside the {len(self._shared)} workers",
+        )
+        return self._take(chosen, gpus * chosen.count(chosen[0]), key)
 
     def _take_spread(self, workers: int, key: str) -> Places:
         """Places on the nodes with the most free CPUs, in turn; each takes a share of a CPU in Ray's count.
@@ -205,16 +229,24 @@ class Pools:
         self._free = {node: free - Counter(CPU=ceil(chosen[node] * FRACTION)) for node, free in self._free.items()}
         return self._take(nodes, 0, key, FRACTION)
 
-    def _choose(self, nodes: int, cpus: int, gpus: int) -> list[str]:
-        """The node of every place, with ``cpus`` each, on the smallest sufficient nodes. Empty: there are too few."""
-        wanted = Counter(CPU=cpus, GPU=gpus)
-        while len(fitting := [node for node, free in self._free.items() if wanted <= free]) < nodes:
+    def _choose(self, *wanted: tuple[int, int, int]) -> list[str]:
+        """The node of every place, on the smallest sufficient nodes, by the first possible wish; empty: there is none.
+
+        Args:
+            wanted: numbers of nodes, CPUs of each, GPUs of each.
+        """
+        while True:
+            for nodes, cpus, gpus in wanted:
+                each = Counter(CPU=cpus, GPU=gpus)
+                fitting = [node for node, free in self._free.items() if each <= free]
+                if len(fitting) < nodes:
+                    continue
+                chosen = sorted(fitting, key=lambda node: self._free[node]["GPU"])[:nodes]
+                for node in chosen:
+                    self._free[node] = self._free[node] - each
+                return [node for node in chosen for _ in range(cpus)]
             if not self._has_grown():
                 return []
-        chosen = sorted(fitting, key=lambda node: self._free[node]["GPU"])[:nodes]
-        for node in chosen:
-            self._free[node] = self._free[node] - wanted
-        return [node for node in chosen for _ in range(cpus)]
 
     def _look(self) -> bool:
         """Add new nodes of the cluster; returns whether there are any."""

@@ -74,6 +74,10 @@ class RayRuntime:
         self._watching = threading.RLock()
 
     def reserve(self, roles: Collection[Role]) -> None:
+        names = [role.name for role in roles]
+        for name in self.options.ranks:
+            if name not in names:
+                raise ConfigError(f"runtime.options.ranks.{name}", f"this run has {', '.join(names)}")
         self.pools.reserve(roles)
         name_of(self.options, self.pools.of("actor"), self.pools.of("rollout"))
 

@@ -1,6 +1,7 @@
 """The estimate of GPU memory against peaks measured on an H200 (docs/performance.md) and arithmetic by hand."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -117,12 +118,12 @@ def test_an_engine_leaves_its_share_beside_the_weights_to_the_cache(folder: Path
     )
 
 
-def planned(folder: Path, *overrides: str) -> Estimate:
-    """Of a run on a GPU of 80 GiB."""
+def planned(folder: Path, *overrides: str, roles: Sequence[str] = ("actor",)) -> Estimate:
+    """Of a run on GPUs of 80 GiB."""
     written = [f"model={{path: {folder}, dtype: bf16}}", "data.train_files=[x.parquet]", *overrides]
     config = load(TrainConfig, None, written)
     parts = resolve_parts(config, load_plugins().registries)
-    sizes = {"actor": model_size(config.model, "cuda")}
+    sizes = dict.fromkeys(roles, model_size(config.model, "cuda"))
     machine = Machine(1, 80 * GIB, planned=True)
     return estimate(config, parts, sizes, machine, frees_engine=config.rollout.free_cache_engine is not False)
 
@@ -138,6 +139,19 @@ def test_who_shares_a_gpu_takes_the_larger_of_both_phases_and_what_stays(folder:
     assert "actor at rest" not in moved.parts
     apart = planned(folder, *vllm, "rollout.n_gpus_per_node=1")
     assert "engine" not in apart.phases[0].parts and apart.apart == {"generation"}
+
+
+def test_a_critic_with_ranks_of_its_own_is_estimated_by_their_number_and_place(folder: Path) -> None:
+    keys = ["actor.strategy=fsdp", "rollout.name=vllm", "algorithm.adv_estimator=gae", "runtime.name=ray"]
+    both = planned(folder, *keys, "runtime.n_gpus_per_node=2", roles=("actor", "critic"))
+    keys += ["runtime.n_gpus_per_node=4", "runtime.options.ranks.critic=2"]
+    fewer = planned(folder, *keys, roles=("actor", "critic"))
+    assert fewer.phases[1].parts["weights"] == both.phases[1].parts["weights"] > fewer.phases[0].parts["weights"]
+    assert fewer.phases[0].parts["critic at rest"] == both.phases[0].parts["critic at rest"]
+    apart = planned(folder, *keys, "runtime.options.apart=[critic]", roles=("actor", "critic"))
+    assert apart.apart == {"update of the critic"}
+    assert not {"critic at rest", "actor at rest", "engine"} & apart.phases[1].parts.keys()
+    assert "critic at rest" not in apart.phases[0].parts and "critic at rest" not in apart.phases[2].parts
 
 
 def test_the_sequences_that_fit_are_counted(folder: Path) -> None:

@@ -67,13 +67,23 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
 
 def _norm(gradients: list[Tensor]) -> Tensor:
     first = gradients[0]
-    if isinstance(first, DTensor) and first.device_mesh.ndim > 1:  # in one sum, which is the same on all ranks
-        squares = torch.nn.utils.get_total_norm([each.to_local() for each in gradients]) ** 2  # type: ignore[attr-defined]
-        dist.all_reduce(squares)
-        placed = zip(first.device_mesh.shape, first.placements, strict=True)
-        return (squares / math.prod(size for size, each in placed if each.is_replicate())).sqrt()
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if not isinstance(first, DTensor) or first.device_mesh.ndim == 1:
+        norm = torch.nn.utils.get_total_norm(gradients)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    by_copies: dict[int, list[Tensor]] = {}
+    for each in gradients:
+        by_copies.setdefault(_copies(each), []).append(each.to_local())  # type: ignore[attr-defined]
+    squares = sum(torch.nn.utils.get_total_norm(own) ** 2 / copies for copies, own in by_copies.items())
+    assert isinstance(squares, Tensor)
+    dist.all_reduce(squares)  # one sum, which is the same on all ranks
+    return squares.sqrt()
+
+
+def _copies(gradient: Any) -> int:
+    """The ranks, of all, that hold the same part of a gradient."""
+    placed = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
+    parts: int = math.prod(size for size, each in placed if not each.is_replicate())
+    return dist.get_world_size() // parts
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float, norm: Tensor) -> None:

@@ -56,17 +56,18 @@ def join(device: str, timeout: float) -> DeviceMesh:
     return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data_parallel",))
 
 
-def grid(size: int, device: str, timeout: float, names: tuple[str, str]) -> DeviceMesh:
-    """The mesh (ranks / size, size) of all ranks, of which ``size`` consecutive ones are a row; a collective."""
-    if (size, device, names) not in _GRIDS:
-        wait, by_rank = timedelta(seconds=timeout), torch.arange(dist.get_world_size()).view(-1, size)
+def grid(sizes: tuple[int, ...], device: str, timeout: float, names: tuple[str, ...]) -> DeviceMesh:
+    """The mesh of all ranks whose last dimensions have these sizes, with consecutive ranks in a row; a collective."""
+    if (sizes, device, names) not in _GRIDS:
+        wait, by_rank = timedelta(seconds=timeout), torch.arange(dist.get_world_size()).view(-1, *sizes)
         subgroups: Any = dist.new_subgroups_by_enumeration
-        groups = [subgroups(each.tolist(), timeout=wait)[0] for each in (by_rank.t(), by_rank)]
-        _GRIDS[size, device, names] = DeviceMesh.from_group(groups, device, mesh=by_rank, mesh_dim_names=names)
-    return _GRIDS[size, device, names]
+        rows = [by_rank.movedim(dim, -1).reshape(-1, size) for dim, size in enumerate(by_rank.shape)]
+        groups = [subgroups(each.tolist(), timeout=wait)[0] for each in rows]
+        _GRIDS[sizes, device, names] = DeviceMesh.from_group(groups, device, mesh=by_rank, mesh_dim_names=names)
+    return _GRIDS[sizes, device, names]
 
 
-_GRIDS: dict[tuple[int, str, tuple[str, str]], DeviceMesh] = {}
+_GRIDS: dict[tuple[tuple[int, ...], str, tuple[str, ...]], DeviceMesh] = {}
 
 
 def group_beside(timeout: float) -> Any:

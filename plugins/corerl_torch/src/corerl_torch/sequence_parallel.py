@@ -37,7 +37,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class SequenceGroup:
-    """``size`` consecutive ranks; this is the ``rank``-th of them."""
+    """``size`` ranks; this is the ``rank``-th of them."""
 
     size: int
     rank: int
@@ -90,33 +90,42 @@ class SequenceGroup:
         return exchanged
 
 
-def sequence_group(size: int, timeout: float) -> SequenceGroup | None:
+def sequence_group(size: int, timeout: float, apart: int = 1) -> SequenceGroup | None:
     """This rank's group; None for size 1. A collective.
+
+    Args:
+        apart: distance of its ranks; consecutive ones in between, which divide matrices, have the same tokens.
 
     Raises:
         ConfigError: ``size`` does not divide the number of ranks.
     """
-    ranks = dist.get_world_size()
+    ranks = dist.get_world_size() // apart
     if ranks % size:
-        raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks; {_divisors(ranks, ranks)} would")
+        raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks; {divisors(ranks, ranks)} would")
     if size == 1:
         return None
-    if size not in _GROUPS:
-        new_subgroups: Any = dist.new_subgroups
-        _GROUPS[size] = new_subgroups(size, timeout=timedelta(seconds=timeout))[0]
-    return SequenceGroup(size, dist.get_rank() % size, _GROUPS[size])
+    if (size, apart) not in _GROUPS:
+        members = torch.arange(ranks * apart).view(-1, size, apart).transpose(1, 2).reshape(-1, size)
+        subgroups: Any = dist.new_subgroups_by_enumeration
+        _GROUPS[size, apart] = subgroups(members.tolist(), timeout=timedelta(seconds=timeout))[0]
+    return SequenceGroup(size, dist.get_rank() // apart % size, _GROUPS[size, apart])
 
 
-def check_heads(size: int, heads: int) -> None:
-    """Raise ConfigError if the ranks cannot share the attention heads."""
-    if heads % size:
-        raise ConfigError(KEY, f"{size} does not divide the model's {heads} attention heads; {_divisors(heads)} would")
+def check_heads(size: int, heads: int, apart: int = 1) -> None:
+    """Raise ConfigError if the ranks cannot share the attention heads, of which ``apart`` ranks have equal parts."""
+    if heads // apart % size:
+        of_a_rank = f" of a rank ({heads} in all)" if apart > 1 else ""
+        raise ConfigError(
+            KEY,
+            f"{size} does not divide the model's {heads // apart} attention heads{of_a_rank}; "
+            f"{divisors(heads // apart)} would",
+        )
 
 
-_GROUPS: dict[int, Any] = {}
+_GROUPS: dict[tuple[int, int], Any] = {}
 
 
-def _divisors(number: int, most: int = 64) -> str:
+def divisors(number: int, most: int = 64) -> str:
     *rest, last = [str(each) for each in range(1, min(number, most) + 1) if number % each == 0]
     return f"{', '.join(rest)} or {last}" if rest else last
 

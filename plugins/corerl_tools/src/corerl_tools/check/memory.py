@@ -17,6 +17,7 @@ from corerl_check import (
     GenerationShare,
     Machine,
     ModelSize,
+    PlacesModels,
     SharesGeneration,
     SharesTraining,
     TrainingShare,
@@ -37,6 +38,9 @@ OVERLAP = {
     "step may take longer than with trainer.max_staleness=0: compare timing_s/step",
 }
 """by whether the engine waits for the CPU"""
+
+UPDATE = "update of the {}"
+"""name of a phase"""
 
 NEARLY = 0.92
 """above this share of the device's memory, fragmentation decides whether a phase fits"""
@@ -125,31 +129,33 @@ def estimate(
         frees_engine: the engine gives its memory back while the policy trains.
     """
     ranks = max(1, config.runtime.nnodes * config.runtime.n_gpus_per_node)
-    critic_strategy = parts.critic_strategy or parts.strategy
+    critic_strategy, places = parts.critic_strategy or parts.strategy, parts.runtime.options
+    placed = places if isinstance(places, PlacesModels) else None
     shares = {
         role: _share(
             critic_strategy if role == "critic" else parts.strategy,
             size,
-            ranks,
+            placed.ranks_of(role, ranks) if placed else ranks,
             config.model,
             updated=role in ("actor", "critic"),
         )
         for role, size in sizes.items()
     }
+    apart = {role for role in shares if placed and placed.is_apart(role)}
+    together = {role: share for role, share in shares.items() if role not in apart}
     engine = _generation(parts.rollout_backend, sizes["actor"], config, machine)
     own_gpus = bool(config.rollout.n_gpus_per_node)
     beside = {} if own_gpus else {"engine": engine.asleep if frees_engine else engine.total}
     phases = []
     for role in (each for each in ("actor", "critic") if each in sizes):
         tokens = _tokens(config, role, shares[role])
-        others = {f"{name} at rest": share.at_rest for name, share in shares.items() if name != role}
-        phases.append(
-            Phase(f"update of the {role}", {**_update(sizes[role], tokens, shares[role]), **others, **beside})
-        )
+        others = {f"{name} at rest": share.at_rest for name, share in together.items() if name != role}
+        with_it = {} if role in apart else {**others, **beside}
+        phases.append(Phase(UPDATE.format(role), {**_update(sizes[role], tokens, shares[role]), **with_it}))
     stays = (
         {}
         if own_gpus or config.trainer.offload_while_generating
-        else {f"{name} at rest": share.at_rest for name, share in shares.items()}
+        else {f"{name} at rest": share.at_rest for name, share in together.items()}
     )
     generation = {
         "engine's weights": engine.weights,
@@ -166,8 +172,8 @@ def estimate(
         sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))
     batch = config.data.gen_batch_size or config.data.train_batch_size
     wanted = -(-batch * config.rollout.n // engines)
-    apart = frozenset({"generation"} if own_gpus else ())
-    return Estimate(tuple(phases), sequences, wanted, apart, engine.cpu_bound, engine.notes)
+    elsewhere = frozenset([UPDATE.format(role) for role in apart] + ["generation"] * own_gpus)
+    return Estimate(tuple(phases), sequences, wanted, elsewhere, engine.cpu_bound, engine.notes)
 
 
 def runs_mps() -> bool:
@@ -193,7 +199,7 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
     bound = found.cpu_bound
     waits = bound is not None and found.wanted >= bound.responses
     yield from found.notes
-    if config.trainer.max_staleness and not found.apart:
+    if config.trainer.max_staleness and "generation" not in found.apart:
         yield Finding("note", "trainer.max_staleness", OVERLAP[waits] if machine.planned or runs_mps() else TURNS)
     if found.sequences is None:
         return

@@ -95,7 +95,7 @@ def expert_group(size: int, device: str, timeout: float) -> ExpertGroup | None:
     ranks = dist.get_world_size()
     if ranks % size:
         raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks")
-    return ExpertGroup(size, grid(size, device, timeout, ("expert_replicas", "expert_parallel")))
+    return ExpertGroup(size, grid((size,), device, timeout, ("expert_replicas", "expert_parallel")))
 
 
 def check_experts(model: Any, modules: dict[str, Any], group: ExpertGroup) -> None:

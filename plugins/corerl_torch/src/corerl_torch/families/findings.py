@@ -36,7 +36,7 @@ def look(
     Yields:
         Nothing for a model whose config cannot be read, which is another finding.
     """
-    config = _config(model)
+    config = config_of(model)
     if config is None:
         return
     kind = config.get_text_config().model_type
@@ -100,7 +100,7 @@ def _packing(
     )
 
 
-def _config(model: ModelConfig) -> Any:
+def config_of(model: ModelConfig) -> Any:
     """The config by transformers; None if it cannot be read without the hub, which other checks ask."""
     from transformers import AutoConfig
 

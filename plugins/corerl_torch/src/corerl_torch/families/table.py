@@ -26,7 +26,7 @@ SHARED_EXPERT = MappingProxyType({**EXPERTS, "shared_expert_intermediate_size": 
 NO_PACKING: Mapping[str, State] = MappingProxyType(
     {"torch.packed": "padded", "torch.prefixes": "refused", "fsdp.packed": "padded", "fsdp.ulysses": "refused"}
 )
-DIVIDED: Mapping[str, State] = MappingProxyType({"fsdp.experts": "proven"})
+DIVIDED: Mapping[str, State] = MappingProxyType({"fsdp.experts": "proven", "fsdp.tensor": "refused"})
 NOT_IN_VLLM: Mapping[str, State] = MappingProxyType({"vllm.export": "not proven"})
 NOT_IN_SGLANG: Mapping[str, State] = MappingProxyType({"sglang.export": "not proven"})
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -170,7 +170,7 @@ FAMILIES: tuple[Family, ...] = (
             "attention_chunk_size": 4,
             "floor_scale": 64,
         },
-        {**NO_PACKING, **NOT_IN_SGLANG},
+        {**NO_PACKING, **NOT_IN_SGLANG, "fsdp.tensor": "refused"},
         "transformers counts the positions of its layers without rotary embedding in the batch, not in the row, and "
         "its chunks of attention are in a mask alone",
         ATTENTION,
