@@ -202,6 +202,13 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("val_generations_to_log_to_wandb", ("trainer.log_val_generations",)),
     VerlKey("trainer.rollout_data_dir", (), "samples are in the run's folder, every trainer.log_rollouts_freq steps"),
     VerlKey("trainer.validation_data_dir", (), "corerl generate writes every response to a file"),
+    VerlKey("trainer.profile_steps", ("trainer.profile.steps",)),
+    VerlKey("global_profiler.steps", ("trainer.profile.steps",)),
+    VerlKey("global_profiler.tool", ("trainer.profile",), "torch, or torch_memory (memory: true)"),
+    VerlKey("global_profiler.save_path", (), "profiles are written into the run's folder"),
+    VerlKey("actor.profiler.ranks", ("trainer.profile.ranks",), "of all roles"),
+    VerlKey("actor.profiler.all_ranks", ("trainer.profile.ranks",), "null: all ranks"),
+    VerlKey("actor.profiler.enable", ("trainer.profile.roles",), "a list of roles; the same for ref, rollout, critic"),
     VerlKey("ray_init.*", (), "runtime.options has Ray's options (corerl plugins show ray)"),
     VerlKey("ray_kwargs.*", (), "runtime.options has Ray's options (corerl plugins show ray)"),
 )
