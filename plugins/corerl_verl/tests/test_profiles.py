@@ -48,3 +48,9 @@ def test_a_profiler_that_is_off_is_harmless_and_another_tool_is_missing():
         "global_profiler.tool=nsys", "global_profiler.steps=[1]", "actor_rollout_ref.actor.profiler.enable=True"
     )
     assert profile is None and "not with nsys" in remarks[0]
+
+
+def test_prometheus_becomes_a_tracker():
+    values, remarks = from_verl([*BASE, "actor_rollout_ref.rollout.prometheus.enable=True"])
+    assert values["tracking"]["loggers"] == ["console", "wandb", "prometheus"]
+    assert any("not vLLM's and SGLang's own" in each for each in remarks)

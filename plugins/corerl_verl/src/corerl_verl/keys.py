@@ -187,6 +187,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("reward_model.overlong_buffer.*", (), "reward.manager=dapo shapes the scores of long responses"),
     VerlKey("reward_model.launch_reward_fn_async", (), "responses are always scored during generation"),
     VerlKey("reward_model.*", (), _REWARD_MODEL),
+    VerlKey("rollout.prometheus.*", ("tracking.loggers",), "{name: prometheus, port: 9464}, of the metrics of steps"),
     VerlKey("trainer.logger", ("tracking.loggers",), "a list"),
     *_same("trainer", "tracking", "project_name", "experiment_name"),
     *_same("trainer", "runtime", "nnodes", "n_gpus_per_node"),

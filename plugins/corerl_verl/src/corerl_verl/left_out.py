@@ -146,7 +146,6 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),
     ("*profile*", _PROFILER),
     ("*nsight*", _PROFILER),
-    ("rollout.prometheus.*", "CoreRL has no Prometheus export yet"),
     ("rollout.quantization*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
     ("rollout.qat*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
     ("rollout.mtp*", "CoreRL has no multi-token prediction yet"),

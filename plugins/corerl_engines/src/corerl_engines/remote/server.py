@@ -109,7 +109,7 @@ class Engine(Protocol):
     async def health(self) -> None: ...
 
     async def start_profile(self, asked: dict[str, Any], name: str) -> None:
-        """Begin profiles of the engine's own processes (``corerl_engine.recorder``); names of files begin with ``name``."""
+        """Begin profiles of the engine's own processes (``corerl_engine.recorder``), in files named ``name…``."""
         ...
 
     async def stop_profile(self, rank: int) -> None:
