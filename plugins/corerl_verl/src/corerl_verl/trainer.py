@@ -99,9 +99,7 @@ def trackers(conversion: Conversion) -> None:
             "written as the tracker prometheus: metrics of steps, on a port of the run; not vLLM's and SGLang's own",
             "changed",
         )
-    conversion.drop_section(
-        "rollout.prometheus", "the tracker prometheus has a port that your server scrapes"
-    )
+    conversion.drop_section("rollout.prometheus", "the tracker prometheus has a port that your server scrapes")
     conversion.values["tracking.loggers"] = loggers
 
 
