@@ -126,9 +126,9 @@ class RolloutWorker:
         self.backend.abort(request_ids)
 
     @dispatch("all")
-    def apply(self, function: Callable[[Any], None]) -> None:
+    def apply(self, function: Callable[[Any], Any]) -> Any:
         """``function(self)``, for the hook ``around_step``."""
-        function(self)
+        return function(self)
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`.

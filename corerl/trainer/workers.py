@@ -66,9 +66,9 @@ class ModelWorker:
         self.strategy.onload()
 
     @dispatch("all")
-    def apply(self, function: Callable[[Any], None]) -> None:
+    def apply(self, function: Callable[[Any], Any]) -> Any:
         """``function(self)``, for the hook ``around_step``."""
-        function(self)
+        return function(self)
 
     @dispatch("all")
     def free_cache(self) -> None:
