@@ -54,3 +54,22 @@ def test_prometheus_becomes_a_tracker():
     values, remarks = from_verl([*BASE, "actor_rollout_ref.rollout.prometheus.enable=True"])
     assert values["tracking"]["loggers"] == ["console", "wandb", "prometheus"]
     assert any("not vLLM's and SGLang's own" in each for each in remarks)
+
+
+def test_keys_of_megatrons_transformer_config_are_passed_on_but_those_that_corerl_sets():
+    section = "actor_rollout_ref.actor.megatron.override_transformer_config"
+    values, remarks = from_verl(
+        [
+            "model_engine=megatron",
+            *BASE,
+            f"+{section}.moe_permute_fusion=True",
+            f"+{section}.recompute_granularity=full",
+            f"+{section}.apply_rope_fusion=True",
+            f"+{section}.moe_aux_loss_coeff=0.001",
+        ]
+    )
+    strategy = values["actor"]["strategy"]
+    assert strategy["override_transformer_config"] == {"moe_permute_fusion": True}
+    assert strategy["recompute_granularity"] == "full"
+    assert any(each.startswith("actor.megatron") and "no load-balance loss of routers" in each for each in remarks)
+    assert any("apply_rope_fusion=True: a matter of speed" in each for each in remarks)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ def fit(job: Job, measured: Measured, start: Table, name: str) -> Fitted:
         sample_us=0.0,
         latency=0.0,
         most=measured.most or 1_000_000,
-        reports=int(measured.most is not None),
+        reports=measured.most is not None,
         sharing=old.sharing if job.engines.beside > 1 else 0.0,
     )
     eager = start.training.eager if job.trainers.compiled else 1.0
@@ -120,7 +120,7 @@ def _with_engine(job: Job, measured: Measured, table: Table, backend: str) -> Ta
     if least < 1:
         table = replace(table, gpu=replace(table.gpu, decode_tflops=table.gpu.decode_tflops / least))
 
-    def changed(of: Table, **rates: float) -> Table:
+    def changed(of: Table, **rates: Any) -> Table:
         return replace(of, engines={backend: replace(of.engines[backend], **rates)})
 
     given = [(each, each.seconds) for each in measured.decoded]

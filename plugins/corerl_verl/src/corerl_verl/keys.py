@@ -110,8 +110,8 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.fsdp_config.*", (), _WEIGHTS),
     VerlKey(
         "actor.megatron.override_transformer_config.*",
-        ("actor.strategy.*",),
-        "recompute_granularity, recompute_method, recompute_num_layers and recompute_modules",
+        ("actor.strategy.override_transformer_config.*",),
+        "recompute_granularity, recompute_method, recompute_num_layers and recompute_modules: actor.strategy.*",
     ),
     VerlKey("actor.megatron.*", ("actor.strategy.*",), "with actor.strategy=megatron"),
     VerlKey("ref.model.path", ("ref.path",)),
