@@ -58,7 +58,7 @@ class Measured:
         forward, update: rows of a call -> seconds.
         weights: of sending them to the engines, with digests.
         handover, wake: of giving the engines' memory to training, and back.
-        most: samples that an engine computes at a time; None: it reports no load.
+        most: samples that the engines together compute at a time, 0 if unknown; None: they report no load.
     """
 
     device: str
@@ -96,10 +96,10 @@ def calibrate(loaded: LoadedConfig) -> Measured:
         rollout = runtime.spawn(engine_role, RolloutWorker, config)
         engines = Engines(runtime, actor, rollout, 0)
         stack.callback(engines.close)
-        return _measured(config, actor, rollout, engines)
+        return _measured(config, actor, engines)
 
 
-def _measured(config: TrainConfig, actor: PolicyWorker, rollout: RolloutWorker, engines: Engines) -> Measured:
+def _measured(config: TrainConfig, actor: PolicyWorker, engines: Engines) -> Measured:
     shape = actor.shape()
     device, memory, tflops, terabytes = actor.apply(functools.partial(_device, config))
     say(f"{device}: {tflops:.3g} TFLOP/s, {terabytes:.3g} TB/s")
@@ -109,8 +109,8 @@ def _measured(config: TrainConfig, actor: PolicyWorker, rollout: RolloutWorker, 
     sharing = DeviceSharing(engines, [actor], free_engine=frees, offload=config.trainer.offload_while_generating)
     weights = _seconds(lambda: engines.send_weights(1, verify=True))
     sharing.to_generation(asleep=False)
-    decoded = list(_decoded(config, rollout, shape.vocabulary))
-    load = rollout.engine_load()
+    decoded = list(_decoded(config, engines, shape.vocabulary))
+    load = engines.engine_load()
     handover, wake = _timed(sharing.to_training), 0.0
     forward, update = [], []
     for rows in _batches(config, shape.data_parallel_size, shape.vocabulary):
@@ -127,21 +127,21 @@ def _measured(config: TrainConfig, actor: PolicyWorker, rollout: RolloutWorker, 
     return Measured(device, memory, tflops, terabytes, forward, update, decoded, weights, handover, wake, most)
 
 
-def _decoded(config: TrainConfig, rollout: RolloutWorker, vocabulary: int) -> Iterator[Decoded]:
+def _decoded(config: TrainConfig, engines: Engines, vocabulary: int) -> Iterator[Decoded]:
     """Generations of a quarter, a half and all of a step's prompts, each with two lengths."""
-    rollout_config, prompt, longest = config.rollout, _prompt(config), config.data.max_response_length
-    largest = max(1, min(config.data.train_batch_size, MOST_SAMPLES // rollout_config.n))
+    rollout, prompt, longest = config.rollout, _prompt(config), config.data.max_response_length
+    largest = max(1, min(config.data.train_batch_size, MOST_SAMPLES // rollout.n))
     sizes = sorted({max(1, round(share * largest)) for share in SHARES})
     with asyncio.Runner() as runner:
         for prompts in sizes:
             for tokens in sorted({max(1, longest // 4), longest}):
                 sampling = SamplingParams(
                     tokens,
-                    n=rollout_config.n,
-                    temperature=rollout_config.temperature,
-                    top_p=rollout_config.top_p,
-                    top_k=rollout_config.top_k,
-                    min_p=rollout_config.min_p,
+                    n=rollout.n,
+                    temperature=rollout.temperature,
+                    top_p=rollout.top_p,
+                    top_k=rollout.top_k,
+                    min_p=rollout.min_p,
                     ignore_eos=True,
                 )
 
@@ -151,11 +151,11 @@ def _decoded(config: TrainConfig, rollout: RolloutWorker, vocabulary: int) -> It
                         GenerationRequest(f"{name}-{number}", ids, replace(sampling, seed=number))
                         for number, ids in enumerate(_random(prompts, prompt, vocabulary))
                     ]
-                    runner.run(rollout.generate(requests, _ignore))
+                    runner.run(engines.generate(requests, _ignore))
 
                 seconds = _seconds(once)
-                say(f"{prompts} × {rollout_config.n} responses of {tokens} tokens: {seconds:.3f} s")
-                yield Decoded(prompts, rollout_config.n, prompt, tokens, seconds)
+                say(f"{prompts} × {rollout.n} responses of {tokens} tokens: {seconds:.3f} s")
+                yield Decoded(prompts, rollout.n, prompt, tokens, seconds)
 
 
 def _batches(config: TrainConfig, ranks: int, vocabulary: int) -> Iterator[Experience]:
