@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from corerl.contracts.trackers import TrackedRun
-from corerl.terminal.notices import say
+from corerl.terminal import say
 from corerl_trackers.options import PrometheusOptions
 
 LABELS = ("project", "experiment", "metric")
