@@ -18,7 +18,7 @@ data:
 actor: {{device: cpu, ppo_mini_batch_size: 4}}
 rollout: {{n: 2}}
 reward: {{scorer: {folder}/reward.py:score, manager: naive}}
-trainer: {{total_training_steps: 3, val_before_train: false, save_huggingface: never}}
+trainer: {{total_training_steps: 2, val_before_train: false, save_huggingface: never}}
 """
 
 
