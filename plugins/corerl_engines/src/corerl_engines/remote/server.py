@@ -109,7 +109,10 @@ class Engine(Protocol):
     async def health(self) -> None: ...
 
     async def start_profile(self, asked: dict[str, Any], name: str) -> None:
-        """Begin profiles of the engine's own processes (``corerl_engine.recorder``), in files named ``name…``."""
+        """Begin profiles of the engine's own processes (``corerl_engine.recorder``), in files named ``name…``.
+
+        An adaptor may lack this and ``stop_profile``.
+        """
         ...
 
     async def stop_profile(self, rank: int) -> None:
@@ -310,6 +313,8 @@ class Server:
         return {}, b""
 
     async def _start_profile(self, message: dict[str, Any], number: int) -> Answer:
+        if not hasattr(self._engine.parts[0], "start_profile"):
+            return {"error": "it has no profiles: name other roles in trainer.profile.roles"}, b""
         self._profiled_rank: int = message["asked"]["rank"]
         for place, part in enumerate(self._engine.parts):
             await part.start_profile(message["asked"], f"rollout-engine{place}")

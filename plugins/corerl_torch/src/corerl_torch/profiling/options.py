@@ -22,7 +22,7 @@ class ProfileOptions:
     roles: list[str] | None = option(None, "of actor, critic, ref and rollout; null: all that the run has")
     trace: bool = option(True, "a Chrome trace of operations and kernels")
     memory: bool = option(False, "a snapshot of a GPU's memory with its history; on a CPU, allocations in the trace")
-    stacks: bool = option(False, "Python's stack of each operation and allocation: several times slower")
+    stacks: bool = option(False, "Python's stack of each operation, C++ stacks in snapshots: several times slower")
     shapes: bool = option(False, "shapes of the tensors of each operation")
     max_entries: int = option(1_000_000, "memory: largest number of allocations in the history", ge=1)
 

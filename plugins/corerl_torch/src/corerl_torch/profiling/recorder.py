@@ -27,7 +27,7 @@ class Recording:
         self.names: list[str] = []
         self.open: set[str] = set()
         self._profile: profile | None = None
-        on_gpu = torch.cuda.is_available()
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._history = bool(asked["memory"] and on_gpu)
         if self._history:
             stacks = "all" if asked["stacks"] else "python"
