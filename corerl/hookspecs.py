@@ -13,7 +13,7 @@ arguments that it does not use.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -93,6 +93,13 @@ def explain_config_key(key: str) -> str | None:
 @hookspec
 def run_started(run: "Run") -> None:
     """A run has its folder and its parts; no step is done."""
+
+
+@hookspec
+def around_step(run: "Run", step: int, workers: Mapping[str, Any]) -> AbstractContextManager[Any] | None:
+    """Make a context that a training step (1, 2, …) runs in, or None.
+
+    ``workers``: role -> its workers; ``workers["actor"].apply(function)`` calls ``function(worker)`` in each."""
 
 
 @hookspec

@@ -1,6 +1,6 @@
 """Strategy ``megatron`` on GPUs beside ``torch``, in float32: the largest differences, for many ways to share a model.
 
-    torchrun --nproc-per-node 4 benchmarks/gpu/megatron_parity.py [--only NAME …]
+    torchrun --nproc-per-node 4 benchmarks/gpu/megatron_parity.py [--only NAME …] [--override JSON]
 
 Run it on 1, 2 and 4 GPUs. Each line of JSON is a layout: log-probs and entropy, the relative error of the loss, of the
 gradient norm and of the worst gradient (mapped back to Hugging Face names), weights after one step without and with
@@ -66,11 +66,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="*", help="names of layouts, such as qwen3,tp=2")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--override",
+        type=json.loads,
+        default={},
+        help="override_transformer_config, such as '{\"persist_layer_norm\": true}'",
+    )
     arguments = parser.parse_args()
     ranks.join(arguments.device, 120.0)
     for name in arguments.only or CASES[dist.get_world_size()].split():
         model, *sizes = name.split(",")
         options = {SHORT[key]: json.loads(value.lower()) for key, _, value in (size.partition("=") for size in sizes)}
+        options["override_transformer_config"] = arguments.override
         started = time.perf_counter()
         try:
             found = _case(model, options, arguments.device)

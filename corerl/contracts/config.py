@@ -360,6 +360,7 @@ class TrainerConfig:
     log_val_generations: int = option(0, "responses of each evaluation to send to the trackers as a table", ge=0)
     log_rollouts_freq: int = option(10, "steps between sample rollouts; -1: none", ge=-1)
     log_rollouts_tokens: int = option(16, "sample rollouts of a step with tokens, log-probs and advantages", ge=0)
+    profile: dict[str, Any] = option(help="profiles of chosen steps and ranks (docs/profiling.md)", factory=dict)
 
 
 @dataclass

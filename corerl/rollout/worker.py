@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import inspect
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor
 
@@ -123,6 +124,11 @@ class RolloutWorker:
     def abort(self, request_ids: Sequence[str]) -> None:
         """End these requests; unknown ids are ignored."""
         self.backend.abort(request_ids)
+
+    @dispatch("all")
+    def apply(self, function: Callable[[Any], Any]) -> Any:
+        """``function(self)``, for the hook ``around_step``."""
+        return function(self)
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`.

@@ -184,6 +184,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         records=records,
         stopping=stopping,
         total_steps=plan.total_steps,
+        workers=workers,
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
     )

@@ -1,6 +1,8 @@
 """The training step on one page: take groups, ask the models, estimate advantages, update, hand over, report."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.evaluations import Evaluation
@@ -28,6 +30,7 @@ class Trainer:
     Attributes:
         kl_penalty: in the reward; None unless ``algorithm.use_kl_in_reward``.
         evaluation: None without validation prompts.
+        workers: role -> workers, for the hook ``around_step``.
         restarts: times that the workers were lost and started again.
         step: the present one; at the start, the last that is done.
         is_changed: the step has changed what a checkpoint holds, and is not done.
@@ -47,6 +50,7 @@ class Trainer:
     records: Records
     stopping: Stopping
     total_steps: int
+    workers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     restarts: int = 0
     step: int = 0
     is_changed: bool = False
@@ -54,7 +58,10 @@ class Trainer:
 
     def train_step(self) -> dict[str, float]:
         """Train one step; its metrics. A signal abandons the step only before the models change."""
+        hook = self.run.plugins.hook
         with Step(self.step, self.stopping, self.records.nonfinite) as step:
+            for each in hook.around_step(run=self.run, step=self.step, workers=self.workers):
+                step.hold(each)
             with step.abandonable():
                 self.take_groups(step)
                 self.ask_models(step)
@@ -62,7 +69,7 @@ class Trainer:
             self.update(step)
             self.hand_over(step)
             self.report(step)
-        for more in self.run.plugins.hook.time_metrics(
+        for more in hook.time_metrics(
             experience=step.experience,
             seconds=step.seconds,
             background=step.groups.background,

@@ -2,9 +2,10 @@
 
 import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,6 +64,11 @@ class ModelWorker:
     @dispatch("all")
     def onload(self) -> None:
         self.strategy.onload()
+
+    @dispatch("all")
+    def apply(self, function: Callable[[Any], Any]) -> Any:
+        """``function(self)``, for the hook ``around_step``."""
+        return function(self)
 
     @dispatch("all")
     def free_cache(self) -> None:

@@ -220,9 +220,9 @@ def test_trackers(files: Path) -> None:
     [file] = Path("runs").glob("*/*/reward.csv")
     rows = [line for line in file.read_text().splitlines() if "corerl/arithmetic" in line]
     assert [row.partition(",")[0] for row in rows] == ["0", "0", "1", "1"]
-    [config] = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
-    overrides = [f"{section}={json.dumps(values)}" for section, values in yaml.safe_load(config).items()]
-    assert run(["config", "show", "config.yaml", *overrides]) == 0
+    for config in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL):
+        overrides = [f"{section}={json.dumps(values)}" for section, values in yaml.safe_load(config).items()]
+        assert run(["config", "show", "config.yaml", *overrides]) == 0
 
 
 @pytest.mark.parametrize(

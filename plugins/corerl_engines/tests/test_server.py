@@ -143,6 +143,29 @@ def test_an_update_that_is_given_up_ends_what_runs_until_the_next_complete_one()
     with_server(work)
 
 
+def test_profiles_begin_and_end_in_each_part_and_an_engine_without_them_says_so() -> None:
+    class Profiled:
+        def __init__(self) -> None:
+            self.noted: list[object] = []
+
+        async def start_profile(self, asked: dict[str, Any], name: str) -> None:
+            self.noted += [asked["folder"], name]
+
+        async def stop_profile(self, rank: int) -> None:
+            self.noted.append(rank)
+
+    async def work(client: Client) -> None:
+        asked = {"folder": "here", "rank": 3}
+        without = await client.ask("start_profile", asked=asked)
+        assert without == {"error": "it has no profiles: name other roles in trainer.profile.roles"}
+        parts: list[Any] = [Profiled(), Profiled()]
+        client.engine.parts = parts
+        assert await client.ask("start_profile", asked=asked) == {} == await client.ask("stop_profile")
+        assert [part.noted for part in parts] == [["here", f"rollout-engine{place}", 3] for place in range(2)]
+
+    with_server(work)
+
+
 def test_an_update_divides_the_tokens_of_what_runs() -> None:
     sample = Sample(described(100), 0, "1-0-0.", 3)
     sample.updated(4, 0)  # before the first token

@@ -1,7 +1,10 @@
 """What is said before a model is built."""
 
+import dataclasses
 import importlib.metadata
+import inspect
 import json
+import re
 
 import pytest
 from transformers import AutoConfig
@@ -10,6 +13,7 @@ from corerl.cli.common import load_train_config
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
+from corerl_megatron import model, transformer_keys
 from corerl_megatron.arithmetic import ModelFacts, check_model, check_ranks, check_shared, padded_vocabulary
 from corerl_megatron.model import transformer_config
 from corerl_megatron.options import MegatronOptions
@@ -201,3 +205,39 @@ def test_what_needs_cuda_is_refused_with_the_config(device: str, option: str) ->
     ranks = ["runtime.name=ray", "runtime.options.workers=2", f"actor.device={device}"]
     with pytest.raises(ConfigError, match="only on CUDA: on the CPU it must be"):
         load_train_config(None, ["model.path=m", "data.train_files=[t]", strategy, *ranks])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("moe_permute_fusoin", True, r"has no such key \(did you mean 'moe_permute_fusion'\?\)"),
+        ("recompute_method", "block", r"is an option of its own: actor\.strategy\.recompute_method"),
+        ("num_layers", 3, r"cannot be set: the model's config\.json determines it"),
+        ("hidden_dropout", 0.1, r"cannot be set: .*gradients must not depend on micro-batches"),
+        ("apply_rope_fusion", True, r"cannot be set: attention and its rotation are modules of CoreRL"),
+        ("moe_permute_fusion", 1, "must be true or false, not 1"),
+        ("moe_deepep_num_sms", True, "must be an integer, not True"),
+    ],
+)
+def test_a_key_of_the_transformer_config_is_refused_with_the_config(name: str, value: object, message: str) -> None:
+    options = {"name": "megatron", "override_transformer_config": {name: value}}
+    with pytest.raises(ConfigError, match=rf"^actor\.strategy\.override_transformer_config\.{name}: .*{message}"):
+        load_train_config(None, ["model.path=m", "data.train_files=[t]", f"actor.strategy={json.dumps(options)}"])
+
+
+def test_further_keys_reach_megatron_core_and_all_that_corerl_sets_is_refused(model_dirs):
+    named = ModelConfig(model_dirs["qwen2", True], load_format="dummy")
+    spec = StrategySpec(named, "cpu", MicroBatching(max_sequences=1), OptimConfig())
+    config = AutoConfig.from_pretrained(named.path)
+    facts = ModelFacts.read("model.path", config.to_dict())
+    options = MegatronOptions(override_transformer_config={"bias_dropout_fusion": True, "deterministic_mode": False})
+    made = transformer_config(spec, options, facts, config)
+    assert made.bias_dropout_fusion is True and made.num_layers == facts.layers
+    free = {"bias_dropout_fusion", "bias_activation_fusion", "masked_softmax_fusion", "persist_layer_norm"}
+    free |= {"gradient_accumulation_fusion", "moe_token_dispatcher_type", "moe_router_dtype"}  # of speed and precision
+    source = inspect.getsource(model)
+    named_there = set(re.findall(r'^ +"(\w+)":', source, re.MULTILINE)) & transformer_keys.fields().keys()
+    own = {field.name for field in dataclasses.fields(MegatronOptions)}
+    assert len(named_there) > 35 and named_there - own - transformer_keys.OWN.keys() == free
+    stale = transformer_keys.OWN.keys() - transformer_keys.fields().keys()
+    assert len(stale) < 5, stale  # of other versions of megatron-core

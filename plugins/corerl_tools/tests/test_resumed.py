@@ -19,6 +19,7 @@ def test_changes_are_listed_and_allowed_by_a_key(tmp_path, capsys):
     before = {"actor": {"optim": {"lr": 1e-6}}, "trainer": {"save_freq": 1}, "rollout": {"options": {"python": "a"}}}
     now = {"actor": {"optim": {"lr": 1e-5}, "clip": 1}, "trainer": {"save_freq": 2}, "rollout": {"options": {}}}
     assert differences(before, now) == ["actor.optim.lr: 1e-06 -> 1e-05", "actor.clip: not there -> 1"]
+    assert differences({"trainer": {}}, {"trainer": {"profile": {"steps": [1]}}}) == []
     saved = Checkpoint(tmp_path, 1, {}, None, {}, before, {"corerl": "0.1", "corerl-grpo": "0.1"})
     versions = {"corerl": "0.1", "corerl-grpo": "0.2"}
     with pytest.raises(ConfigError) as error:

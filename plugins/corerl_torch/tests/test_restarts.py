@@ -160,3 +160,5 @@ def test_workers_that_cannot_be_started_again_are_named_with_the_first_loss(plan
 def test_another_error_of_the_first_start_is_raised_as_it_is(plan):
     with pytest.raises(ConfigError, match=r"^runtime\.nnodes: is 2$"):
         Restarts(plan, Stopping(), ExitStack()).after(ConfigError("runtime.nnodes", "is 2"), plan, None)
+    with pytest.raises(RunError, match=r"^the vLLM engine ended with exit code 1$"):  # which it would do again
+        Restarts(plan, Stopping(), ExitStack()).after(RunError("the vLLM engine ended with exit code 1"), plan, None)

@@ -5,6 +5,7 @@ It runs on the CPU, or on the device that ``CORERL_TEST_DEVICE`` names.
 
 import asyncio
 import dataclasses
+import gzip
 import os
 import signal
 import sys
@@ -66,6 +67,16 @@ def test_nobody_on_another_machine_can_connect(backend: VllmBackend):
     found = listeners(backend.pid)
     assert found
     assert [each for each in found if not each.is_local] == []
+
+
+def test_a_profile_is_that_of_the_engines_process(backend: VllmBackend, tmp_path: Path):
+    asked = {"folder": str(tmp_path), "rank": 0, "trace": True, "memory": False, "stacks": False, "shapes": True}
+    backend.start_profile({**asked, "max_entries": 1000, "all_threads": True})
+    generate(backend)
+    backend.stop_profile()
+    [path] = tmp_path.iterdir()
+    assert path.name == "rollout-engine0-worker0_rank0.trace.json.gz"
+    assert b"aten::" in gzip.decompress(path.read_bytes())
 
 
 def test_greedy_answers_are_those_of_hf_after_the_same_update(backend: VllmBackend):

@@ -195,6 +195,15 @@ class EngineBackend:
         self.started()
         self._process.ask("health", self._options.timeout)
 
+    def start_profile(self, asked: Mapping[str, Any]) -> None:
+        """For :class:`corerl_torch.profiling.steps.ProfiledBackend`."""
+        self.started()
+        self._process.ask("start_profile", self._options.timeout, asked=dict(asked))
+
+    def stop_profile(self) -> None:
+        """End the profile; the engine's processes write their files."""
+        self._process.ask("stop_profile", self._options.timeout)
+
     def longest_sequence(self) -> int | None:
         """Largest number of tokens of prompt and response together, by the engine's report."""
         most = self._ready.get("context")

@@ -27,7 +27,7 @@ from corerl_engines.log import EngineLog, default_folder
 from corerl_engines.remote import ending, frames
 
 SHARED = Path(corerl_torch.__file__).parent
-"""holds the digests of weights and the invariant operations, which an engine's process reads too"""
+"""holds the digests of weights, profiles and the invariant operations, which an engine's process reads too"""
 """module that needs only torch"""
 
 ENDING_SECONDS = ending.GRACE + 1.0
@@ -151,7 +151,7 @@ class EngineProcess:
         """Make the package ``corerl_engine`` of the process: ``remote``, and the shared modules."""
         package = self._folder / "corerl_engine"
         package.mkdir()
-        shared = [SHARED / "weights" / "digest.py", SHARED / "invariant"]
+        shared = [SHARED / "weights" / "digest.py", SHARED / "profiling" / "recorder.py", SHARED / "invariant"]
         for module in [*Path(remote.__file__).parent.glob("*.py"), *shared]:
             (package / module.name).symlink_to(module)
 

@@ -14,6 +14,7 @@ from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
+from corerl_megatron.transformer_keys import check_transformer
 
 TESTED = ((0, 16), (0, 19))
 """the first and the last tested minor version of megatron-core"""
@@ -80,6 +81,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
         ConfigError: the first violated rule.
     """
     check_installed(key, options)
+    check_transformer(key, options)
     if config.actor.device == "cpu" or _without_gpus(config):
         check_device("cpu", options, key)
     head = "value" if key.startswith("critic") else "lm"

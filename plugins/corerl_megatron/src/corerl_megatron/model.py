@@ -247,8 +247,9 @@ def transformer_config(
         "bias_activation_fusion": cuda and dtype == torch.bfloat16,
         **FAMILIES[facts.model_type].settings,
     }
+    settings |= {**_recompute(spec, options), **_experts(facts, config), **options.override_transformer_config}
     try:
-        return TransformerConfig(**settings, **_recompute(spec, options), **_experts(facts, config))
+        return TransformerConfig(**settings)
     except (AssertionError, ValueError) as error:
         raise ConfigError("actor.strategy", f"megatron-core refuses this: {str(error).splitlines()[0]}") from error
 

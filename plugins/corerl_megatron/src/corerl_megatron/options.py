@@ -1,7 +1,7 @@
 """Options of strategy ``megatron``; they import no torch."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
@@ -43,6 +43,9 @@ class MegatronOptions:
     )
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
+    )
+    override_transformer_config: dict[str, Any] = option(
+        help="further keys of megatron-core's TransformerConfig, such as fusions and dispatchers", factory=dict
     )
     timeout: float = option(600.0, "seconds that a rank waits for the others", gt=0)
 

@@ -38,6 +38,7 @@ from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.stepping import SharedWeights
+from corerl_megatron.transformer_keys import check_transformer
 from corerl_megatron.weights import Weights
 from corerl_torch import lora, packed_attention
 from corerl_torch import ranks as world
@@ -59,6 +60,7 @@ class MegatronStrategy:
     def __init__(self, spec: StrategySpec, options: MegatronOptions | None = None) -> None:
         self.spec, self.options, self.rounding = spec, options or MegatronOptions(), RoundingLoss()
         check_installed(KEY, self.options)
+        check_transformer(KEY, self.options)
         check_model(spec.model, KEY, self.options)
         lora.check_export(spec, self.options.lora_export)
         self.dtype = compute_dtype(spec.model, spec.device)

@@ -186,5 +186,11 @@ class SglangEngine:
     async def wake(self, what: list[str]) -> None:
         await self._manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=what))
 
+    async def start_profile(self, asked: dict[str, Any], name: str) -> None:
+        await self.ask("start_profile", asked=asked, name=name)
+
+    async def stop_profile(self, rank: int) -> None:
+        await self.ask("stop_profile", rank=rank)
+
     async def health(self) -> None:
         await self.ask("devices")

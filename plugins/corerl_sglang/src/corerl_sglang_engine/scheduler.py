@@ -6,7 +6,7 @@ import traceback
 from typing import Any
 
 import torch
-from corerl_engine import weights
+from corerl_engine import recorder, weights
 from corerl_engine.digest import digests
 from sglang.srt.layers.parameter import ModelWeightParameter
 from sglang.srt.layers.sampler import Sampler, murmur_hash32
@@ -96,6 +96,15 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
             "preempted": self.corerl_preempted,
             "cache_usage": round(max(0.0, 1 - free / self.max_total_num_tokens), 3),
         }
+
+    def corerl_start_profile(self, asked: dict[str, Any], name: str) -> None:
+        """Begin a profile of this process."""
+        self.corerl_profile = f"{name}-worker{self.ps.tp_rank}"
+        recorder.start(self.corerl_profile, asked)
+
+    def corerl_stop_profile(self, rank: int) -> None:
+        """End it, and write its files."""
+        recorder.stop(self.corerl_profile, rank)
 
     def corerl_begin_update(self) -> None:
         """Return running requests to the queue; they are computed again from their tokens with the new weights.

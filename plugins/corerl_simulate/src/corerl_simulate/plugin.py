@@ -1,4 +1,4 @@
-"""The command ``simulate``."""
+"""The commands ``simulate`` and ``profile``."""
 
 from typing import TYPE_CHECKING
 
@@ -14,4 +14,9 @@ def register_commands(register: "Register[Command]") -> None:
         "simulate",
         "corerl_simulate.command:simulate",
         summary="Simulate steps on N GPUs: the fastest layout.",
+    )
+    register(
+        "profile",
+        "corerl_simulate.profile_command:profile",
+        summary="Measure this machine for corerl simulate.",
     )

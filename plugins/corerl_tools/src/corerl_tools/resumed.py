@@ -31,6 +31,7 @@ FREE = (
     "trainer.*keep*",
     "trainer.on_*",
     "trainer.offload_while_generating",
+    "trainer.profile*",
     "actor.device",
     "trainer.device",
     "output",

@@ -1,5 +1,5 @@
 """What every training with models has: tokenizers, metrics, evaluations, restarts, KL penalties, tracker ``console``,
-optimizers, schedules, aliases of keys and rules for them.
+optimizers, schedules, profiles, aliases of keys and rules for them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,6 +112,19 @@ def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestErr
 
     yield from violations(config, parts)
     yield from of_optimizers(config, parts)
+    if config.trainer.profile:
+        from corerl_torch.profiling.options import violations as of_profiles
+
+        yield from of_profiles(config, parts)
+
+
+@hookimpl
+def around_step(run: "Run", step: int, workers: Mapping[str, "Any"]) -> "Any":
+    if step not in run.config.trainer.profile.get("steps", ()):
+        return None
+    from corerl_torch.profiling import steps
+
+    return steps.around_step(run, step, workers)
 
 
 @hookimpl

@@ -86,3 +86,47 @@ class TrackioOptions(LibraryOptions):
     remedy = "pip install 'corerl-trackers[trackio]'"
 
     space_id: str | None = option(None, "Hugging Face Space that shows the run; null: a local database (TRACKIO_DIR)")
+
+
+@dataclass(frozen=True)
+class PrometheusOptions(LibraryOptions):
+    library = "prometheus_client"
+    remedy = "pip install 'corerl-trackers[prometheus]'"
+
+    port: int = option(9464, "port of /metrics; 0: a free one, which the run prints", ge=0, le=65535)
+    address: str = option("127.0.0.1", "address of this machine to listen on; 0.0.0.0: all, without a password")
+
+    def check(self, key: str, config: "TrainConfig") -> None:
+        """Raise ConfigError if the library is not installed, or if the port cannot be had."""
+        super().check(key, config)
+        import socket
+
+        try:
+            with socket.create_server((self.address, self.port)):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"{key}.port",
+                f"{self.address}:{self.port} cannot be listened on ({error.strerror}): take another or 0",
+            ) from None
+
+
+@dataclass(frozen=True)
+class OpenTelemetryOptions(LibraryOptions):
+    library = "opentelemetry.exporter.otlp.proto.http"
+    remedy = "pip install 'corerl-trackers[opentelemetry]'"
+
+    endpoint: str | None = option(
+        None, "URL of an OTLP collector, HTTP; null: OTEL_EXPORTER_OTLP_ENDPOINT, or http://localhost:4318"
+    )
+    service_name: str = option("corerl", "name of the service in traces and metrics")
+    timeout: float = option(10.0, "seconds that the metrics of a step may take to be sent", gt=0)
+
+    def check(self, key: str, config: "TrainConfig") -> None:
+        """Raise ConfigError if the library is not installed, or if the endpoint is no URL."""
+        try:
+            super().check(key, config)
+        except ModuleNotFoundError:  # of a parent package
+            raise ConfigError(key, f"needs the module {self.library}, which is not installed: {self.remedy}") from None
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigError(f"{key}.endpoint", f"must be a URL such as http://localhost:4318, not {self.endpoint!r}")

@@ -52,3 +52,15 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         options="corerl_trackers.options:TrackioOptions",
         summary="Trackio: a local database with a dashboard, or a Hugging Face Space",
     )
+    register(
+        "prometheus",
+        "corerl_trackers.prometheus:PrometheusTracker",
+        options="corerl_trackers.options:PrometheusOptions",
+        summary="Prometheus: gauges on an HTTP port of the run",
+    )
+    register(
+        "opentelemetry",
+        "corerl_trackers.opentelemetry:OpenTelemetryTracker",
+        options="corerl_trackers.options:OpenTelemetryOptions",
+        summary="OpenTelemetry: metrics and spans of steps to an OTLP collector",
+    )

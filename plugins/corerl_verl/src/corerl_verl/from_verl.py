@@ -17,6 +17,7 @@ from corerl_verl.correction import rollout_correction
 from corerl_verl.engines import engine, experts, sampling
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
 from corerl_verl.left_out import left_out
+from corerl_verl.profiles import profiles
 from corerl_verl.rewards import dynamic_sampling, rewards
 from corerl_verl.strategies import strategies
 from corerl_verl.trainer import checkpoints, frequencies, resuming, run, stale, trackers
@@ -106,6 +107,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     experts,
     engine,
     schedules,
+    profiles,
     strategies,
     micro_batches,
     run,

@@ -6,7 +6,7 @@ from typing import Any
 from corerl_verl.conversion import Conversion, Kind
 
 _COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos: rename yours"
-_PROFILER = "CoreRL has no profiler of chosen steps yet"
+_PROFILER = "CoreRL profiles with torch's own profiler (trainer.profile, docs/profiling.md)"
 _OPTIMIZER = "CoreRL has adamw, adamw_8bit and muon: select one with optim.optimizer"
 _LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha and target_modules"
 _TOOLS = (
@@ -146,7 +146,6 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),
     ("*profile*", _PROFILER),
     ("*nsight*", _PROFILER),
-    ("rollout.prometheus.*", "CoreRL has no Prometheus export yet"),
     ("rollout.quantization*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
     ("rollout.qat*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
     ("rollout.mtp*", "CoreRL has no multi-token prediction yet"),

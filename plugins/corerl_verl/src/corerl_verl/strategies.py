@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corerl_verl.conversion import Conversion, is_number, is_true, shown
+from corerl_verl.conversion import Conversion, Kind, is_number, is_true, shown
 
 _FSDP_OPTIONS = ("param_offload", "optimizer_offload", "reshard_after_forward", "ulysses_sequence_parallel_size")
 _MEGATRON_OPTIONS = (
@@ -55,11 +55,36 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_precision_aware_optimizer": (False,),
 }
 """an option without a counterpart -> its values without an effect"""
+_ONE_WAY = "CoreRL divides layers and experts, and names their weights, in one way"
+_GROUPED = "a matter of speed: experts are computed one after the other"
+_OWN_ATTENTION = "a matter of speed: attention and its rotation are modules of CoreRL"
+_AUX = "CoreRL's megatron has no load-balance loss of routers yet (fsdp: router_aux_loss_coef)"
+_TRANSFORMER: dict[str, tuple[Kind, str]] = {
+    **dict.fromkeys(("attention_backend", "apply_rope_fusion", "use_flash_attn"), ("harmless", _OWN_ATTENTION)),
+    **dict.fromkeys(("moe_grouped_gemm", "moe_use_legacy_grouped_gemm"), ("harmless", _GROUPED)),
+    **dict.fromkeys(("hidden_dropout", "attention_dropout"), ("harmless", "models are trained without dropout")),
+    **dict.fromkeys(
+        (
+            "num_layers_in_first_pipeline_stage",
+            "num_layers_in_last_pipeline_stage",
+            "account_for_embedding_in_pipeline_split",
+            "account_for_loss_in_pipeline_split",
+            "pipeline_model_parallel_layout",
+        ),
+        ("missing", _ONE_WAY),
+    ),
+    **dict.fromkeys(("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"), ("missing", _AUX)),
+    **dict.fromkeys(
+        ("moe_router_bias_update_rate", "moe_router_enable_expert_bias", "mtp_num_layers", "mtp_loss_scaling_factor"),
+        ("missing", "no family of CoreRL's megatron has it yet"),
+    ),
+    "variable_seq_lengths": ("harmless", "rows are packed; CoreRL sets it for pipelines"),
+}
+"""keys of megatron-core's transformer config that CoreRL sets itself; others are passed on"""
 _MISSING = {
     "model_dtype": "CoreRL keeps the trained weights in fp32; a dtype policy of FSDP does not exist yet",
     "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
     "mixed_precision": "CoreRL computes in bf16 with fp32 weights; a dtype policy of FSDP does not exist yet",
-    "override_transformer_config": "CoreRL does not pass options to megatron-core's transformer config yet",
 }
 _NO_OPTION = "CoreRL's strategy {} has no such option yet"
 _REFERENCE = "the reference has the actor's strategy with its options; options of its own do not exist yet"
@@ -156,8 +181,12 @@ def _megatron(conversion: Conversion, role: str) -> None:
         if name in _RECOMPUTE:
             if value is not None:
                 conversion.values[f"{role}.strategy.{name}"] = value
-        else:
-            conversion.remark(shown(f"{override}.{name}", value), _MISSING["override_transformer_config"], "missing")
+        elif name in _TRANSFORMER:
+            kind, reason = _TRANSFORMER[name]
+            kind = "harmless" if value in (None, False) else kind
+            conversion.remark(shown(f"{override}.{name}", value), reason, kind)
+        elif value is not None:
+            conversion.values[f"{role}.strategy.override_transformer_config.{name}"] = value
     modules = conversion.values.get(f"{role}.strategy.recompute_modules")
     if modules is not None and conversion.values.get(f"{role}.strategy.recompute_granularity") != "selective":
         del conversion.values[f"{role}.strategy.recompute_modules"]

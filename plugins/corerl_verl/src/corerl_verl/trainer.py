@@ -91,7 +91,16 @@ def trackers(conversion: Conversion) -> None:
         if name not in _TRACKERS:
             reason = "metrics.jsonl of the run has every metric" if name == "file" else "CoreRL has no such tracker"
             conversion.remark(f"trainer.logger={name}", reason, "harmless" if name == "file" else "missing")
-    conversion.values["tracking.loggers"] = [name for name in names if name in _TRACKERS] or ["console"]
+    loggers: list[Any] = [name for name in names if name in _TRACKERS] or ["console"]
+    if is_true(conversion.given.get("rollout.prometheus.enable")):
+        loggers.append("prometheus")
+        conversion.drop(
+            "rollout.prometheus.enable",
+            "written as the tracker prometheus: metrics of steps, on a port of the run; not vLLM's and SGLang's own",
+            "changed",
+        )
+    conversion.drop_section("rollout.prometheus", "the tracker prometheus has a port that your server scrapes")
+    conversion.values["tracking.loggers"] = loggers
 
 
 def checkpoints(conversion: Conversion) -> None:

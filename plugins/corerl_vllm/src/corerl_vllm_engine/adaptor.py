@@ -180,6 +180,12 @@ class VllmEngine:
     async def health(self) -> None:
         await self._engine.check_health()
 
+    async def start_profile(self, asked: dict[str, Any], name: str) -> None:
+        await self._answer(self._engine.collective_rpc("corerl_start_profile", args=(asked, name)))
+
+    async def stop_profile(self, rank: int) -> None:
+        await self._answer(self._engine.collective_rpc("corerl_stop_profile", args=(rank,)))
+
     async def _answer(self, call: Awaitable[Any]) -> Any:
         """Await the engine's core; without this, a call that is unanswered when the core ends would wait for ever."""
         task = asyncio.ensure_future(call)

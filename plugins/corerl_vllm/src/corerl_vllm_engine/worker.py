@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from corerl_engine import weights
+from corerl_engine import recorder, weights
 from corerl_engine.digest import digests
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
@@ -25,6 +25,7 @@ class Worker:
     model_runner: Any
     vllm_config: Any
     device: Any
+    rank: int
 
     corerl_adapters: Sequence[Adapter] = ()
 
@@ -92,6 +93,15 @@ class Worker:
         if complete and hasattr(self.model_runner, "reset_lora_state"):
             self.model_runner.reset_lora_state()
         return sorted(self.corerl_names - self.corerl_loaded)
+
+    def corerl_start_profile(self, asked: dict[str, Any], name: str) -> None:
+        """Begin a profile of this process."""
+        self.corerl_profile = f"{name}-worker{self.rank}"
+        recorder.start(self.corerl_profile, asked)
+
+    def corerl_stop_profile(self, rank: int) -> None:
+        """End it, and write its files."""
+        recorder.stop(self.corerl_profile, rank)
 
     def _corerl_model(self) -> Any:
         return self.model_runner.get_model()

@@ -108,6 +108,17 @@ class Engine(Protocol):
 
     async def health(self) -> None: ...
 
+    async def start_profile(self, asked: dict[str, Any], name: str) -> None:
+        """Begin profiles of the engine's own processes (``corerl_engine.recorder``), in files named ``name…``.
+
+        An adaptor may lack this and ``stop_profile``.
+        """
+        ...
+
+    async def stop_profile(self, rank: int) -> None:
+        """End the profiles, and write them."""
+        ...
+
 
 async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     """Start the engine and serve until the other side has closed the connection or the engine is dead."""
@@ -150,6 +161,8 @@ class Server:
             "sleep": self._sleep,
             "wake": self._wake,
             "health": self._health,
+            "start_profile": self._start_profile,
+            "stop_profile": self._stop_profile,
             "probe": self._probe,
         }
 
@@ -297,6 +310,19 @@ class Server:
 
     async def _health(self, message: dict[str, Any], number: int) -> Answer:
         await self._engine.health()
+        return {}, b""
+
+    async def _start_profile(self, message: dict[str, Any], number: int) -> Answer:
+        if not hasattr(self._engine.parts[0], "start_profile"):
+            return {"error": "it has no profiles: name other roles in trainer.profile.roles"}, b""
+        self._profiled_rank: int = message["asked"]["rank"]
+        for place, part in enumerate(self._engine.parts):
+            await part.start_profile(message["asked"], f"rollout-engine{place}")
+        return {}, b""
+
+    async def _stop_profile(self, message: dict[str, Any], number: int) -> Answer:
+        for part in self._engine.parts:
+            await part.stop_profile(self._profiled_rank)
         return {}, b""
 
     async def _probe(self, message: dict[str, Any], number: int) -> Answer:
