@@ -1,0 +1,279 @@
+"""From the actor's shards to the ranks of engines in its places: each needed element is sent once.
+
+The plan (:mod:`corerl_torch.weights.plan`) is made once, from the pieces of the actor's ranks and the needs of the
+engines' ranks. A transfer is a sequence of rounds. In each, the actor's ranks cast their parts into one buffer and
+exchange them by one all-to-all (NCCL on GPUs, gloo without), which writes into memory that the engine's rank in the
+same place reads: CUDA IPC on a GPU. One half of this memory is filled while the engine loads the other.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from corerl.contracts.pieces import BackendWorker, Box, Piece, Round, ShardedBackend, ShardedStrategy
+from corerl.errors import RunError
+from corerl_ray.calls import Call, Member, Waiter
+from corerl_ray.host import WorkerHost
+from corerl_ray.transports.link import Link, ReceiverGoneError, own_device
+from corerl_ray.transports.shared_memory import Shared
+from corerl_torch.weights import plan
+from corerl_torch.weights.boxes import intersection, part
+from corerl_torch.weights.digest import digest
+
+T = TypeVar("T")
+
+HALVES = 2
+"""of the memory of a port"""
+
+
+@dataclass(frozen=True)
+class Sends:
+    """A rank's part in the plan: of each round, the bytes to and from each rank, and (name, box, offset) of parts."""
+
+    rounds: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[str, Box, int], ...]], ...]
+    half: int
+    """bytes of a half of this rank's memory; 0: no engine's rank is here"""
+
+
+def make(
+    waiter: Waiter, actors: Sequence[Member], readers: Sequence[Member], bucket_bytes: int, deadline: float, what: str
+) -> plan.Plan | None:
+    """Make the plan, and give all processes their parts in it; None: someone sends or loads whole weights only.
+
+    Args:
+        bucket_bytes: of the buffer and of each half.
+    """
+
+    def ask(members: Sequence[Member], function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
+        calls = [
+            Call(member, member.host.apply.remote(function, *own))
+            for member, *own in zip(members, *arguments, strict=True)
+        ]
+        return waiter.wait(calls, deadline, what)
+
+    layouts: list[list[tuple[plan.Weight, Box]] | None] = ask(actors, layout)
+    if None in layouts:
+        return None
+    weights = {weight.name: weight for own in layouts for weight, _ in own or ()}
+    named = [(weight.name, weight.shape, weight.dtype) for weight in weights.values()]
+    needs: list[Any] = ask(readers, needs_of, [named] * len(readers))
+    if None in needs:
+        return None
+    held: list[dict[str, list[Box]]] = []
+    for own in layouts:
+        boxes: dict[str, list[Box]] = {}
+        for weight, box in own or ():
+            boxes.setdefault(weight.name, []).append(box)
+        held.append(boxes)
+    places = len(actors) // readers[0].world_size
+    ports = [
+        reader.rank * places + rank * places // len(of_reader)
+        for reader, of_reader in zip(readers, needs, strict=True)
+        for rank in range(len(of_reader))
+    ]
+    made = plan.make(weights.values(), held, [boxes for of_reader in needs for boxes in of_reader], ports, bucket_bytes)
+    answers = ask(actors, arrange, [sends(made, rank) for rank in range(len(actors))])
+    receivers = iter(range(len(ports)))
+    own_receivers = [[next(receivers) for _ in of_reader] for of_reader in needs]
+    plans = [[received(made, each, answers[ports[each]][1]) for each in own] for own in own_receivers]
+    links = [{ports[each]: answers[ports[each]][0] for each in own} for own in own_receivers]
+    places_of = [[places_in(made, each) for each in own] for own in own_receivers]
+    ask(readers, expect, plans, [[*own.values()] for own in links], places_of)
+    return made
+
+
+def sends(made: plan.Plan, rank: int) -> Sends:
+    """The part of one of the actor's ranks."""
+    rounds = []
+    for each in made.rounds:
+        parts = tuple((one.name, one.box, one.sent_at) for one in each.parts if one.sender == rank)
+        rounds.append((each.bytes[rank], tuple(row[rank] for row in each.bytes), parts))
+    return Sends(tuple(rounds), max((sum(taken) for _, taken, _ in rounds), default=0) if rank in made.ports else 0)
+
+
+def received(made: plan.Plan, receiver: int, source: Any) -> dict[str, Any]:
+    """For :meth:`corerl.contracts.pieces.ShardedBackend.expect`."""
+    rounds = []
+    for each in made.rounds:
+        slots = []
+        for one in each.parts:
+            if one.receiver == receiver:
+                weight = made.weights[one.name]
+                slots.append([one.name, list(weight.shape), weight.dtype, [list(ends) for ends in one.box], one.received_at])
+        rounds.append(slots)
+    return {"source": source, "rounds": rounds}
+
+
+def places_in(made: plan.Plan, receiver: int) -> list[tuple[int, int]]:
+    """Of each round, (offset, bytes) in the memory of the receiver's port."""
+    port = made.ports[receiver]
+    sizes = [sum(row[port] for row in each.bytes) for each in made.rounds]
+    half = max(sizes, default=0)
+    return [(half * (number % HALVES), size) for number, size in enumerate(sizes)]
+
+
+def layout(host: WorkerHost) -> list[tuple[plan.Weight, Box]] | None:
+    """In an actor worker: its boxes of every weight; None: it sends whole weights only."""
+    if not isinstance(host.worker, ShardedStrategy):
+        return None
+    with host.worker.sharded_weights() as pieces:
+        return None if pieces is None else [(_weight(piece), piece.box) for piece in pieces]
+
+
+def _weight(piece: Piece) -> plan.Weight:
+    return plan.Weight(piece.name, piece.shape, str(piece.dtype).removeprefix("torch."), piece.dtype.itemsize)
+
+
+def needs_of(host: WorkerHost, weights: Sequence[tuple[str, Sequence[int], str]]) -> Any:
+    """In a rollout worker: the needs of its engine's ranks; None: it loads whole weights only."""
+    if not isinstance(host.worker, BackendWorker):
+        return None
+    return host.worker.on_backend(lambda backend: backend.needs(weights) if isinstance(backend, ShardedBackend) else None)
+
+
+@dataclass
+class Sender:
+    """An actor worker's end: its part in the plan, and the memory that engines' ranks in its place read.
+
+    Attributes:
+        link: to the rollout worker; None: no engine's rank is in this place.
+        is_alone: the rollout worker has ended, and nobody reads.
+    """
+
+    part: Sends
+    device: torch.device
+    link: Link | None = None
+    shared: Shared | None = None
+    is_alone: bool = False
+
+    def free(self, number: int) -> None:
+        """Wait until the rollout worker has done with a round."""
+        if self.link is not None and not self.is_alone and number > 0:
+            try:
+                self.link.confirmed(number)
+            except ReceiverGoneError:
+                self.is_alone = True
+
+
+def arrange(host: WorkerHost, own: Sends) -> tuple[int, Any]:
+    """In an actor worker: prepare; returns the port of its link, and the description of its memory for engines."""
+    if isinstance(host.transport, Sender) and host.transport.shared is not None:
+        host.transport.shared.close()
+    sender = host.transport = Sender(own, own_device())
+    if not own.half:
+        return 0, None
+    sender.link = Link.listen("127.0.0.1", host.timeout)
+    sender.shared = Shared.new(HALVES * own.half, sender.device)
+    return sender.link.port, sender.shared.source
+
+
+def expect(
+    host: WorkerHost, plans: Sequence[Mapping[str, Any]], ports: Sequence[int], places: Sequence[Sequence[Any]]
+) -> None:
+    """In a rollout worker: connect to the ports of its engine's ranks, and pass the plan on."""
+    links = [Link.connect("127.0.0.1", port, host.timeout) for port in ports]
+    for link in links:
+        link.name_receiver()
+    host.transport = Reader(links, places)
+    worker = cast(BackendWorker, host.worker)
+    worker.on_backend(lambda backend: cast(ShardedBackend, backend).expect(plans))
+
+
+@torch.no_grad()
+def send(host: WorkerHost, verify: bool) -> None:
+    """In every actor worker: exchange, and announce the rounds."""
+    sender: Sender = host.transport
+    with cast(ShardedStrategy, host.worker).sharded_weights() as pieces:
+        by_name: dict[str, list[Piece]] = {}
+        for piece in pieces or ():
+            by_name.setdefault(piece.name, []).append(piece)
+        largest = max((sum(given) for given, _, _ in sender.part.rounds), default=0)
+        buffer = torch.empty(largest, dtype=torch.uint8, device=sender.device)
+        if sender.link is not None:
+            sender.link.begin()
+        for number, (given, taken, parts) in enumerate(sender.part.rounds, 1):
+            _fill(buffer, parts, by_name, verify)
+            sender.free(number - HALVES)
+            into = buffer.new_empty(0)
+            if sender.shared is not None:
+                into = sender.shared.data[sender.part.half * ((number - 1) % HALVES) :][: sum(taken)]
+            _exchange(into, buffer[: sum(given)], taken, given)
+            if sender.link is not None:
+                if into.is_cuda:
+                    torch.cuda.current_stream().synchronize()
+                sender.link.send(number, "")
+        for last in range(HALVES):
+            sender.free(len(sender.part.rounds) - last)
+
+
+def _fill(
+    buffer: Tensor, parts: Sequence[tuple[str, Box, int]], pieces: Mapping[str, Sequence[Piece]], verify: bool
+) -> None:
+    """Cast the parts of a round into the buffer, each behind its digest."""
+    to: list[Tensor] = []
+    values: list[Tensor] = []
+    for name, box, offset in parts:
+        piece = next((each for each in pieces.get(name, ()) if intersection(each.box, box) == box), None)
+        if piece is None:
+            raise RunError(f"this rank no longer holds its part of the weight '{name}': shards must stay where they are")
+        own = part(piece.tensor, piece.box, box)
+        start = offset + plan.ALIGNMENT
+        to.append(buffer[start : start + own.numel() * piece.dtype.itemsize].view(piece.dtype).view(own.shape))
+        values.append(own)
+    if to:
+        torch._foreach_copy_(to, values, non_blocking=True)
+    if verify:
+        for (_, _, offset), copy in zip(parts, to, strict=True):
+            buffer[offset : offset + 8].view(torch.int64).copy_(digest(copy, copy.dtype))
+
+
+def _exchange(into: Tensor, given: Tensor, sizes_into: Sequence[int], sizes: Sequence[int]) -> None:
+    if len(sizes) == 1:
+        into.copy_(given)
+    else:
+        dist.all_to_all_single(into, given, list(sizes_into), list(sizes))
+
+
+@dataclass
+class Reader:
+    """A rollout worker's end: links to the ports of its engine's ranks, and the place of each round in their memory."""
+
+    links: Sequence[Link]
+    places: Sequence[Sequence[tuple[int, int]]]
+    arrived: int = 0
+    finished: int = 0
+
+    def rounds(self) -> Iterator[Round]:
+        """As they arrive; each must be done before the one after the next can arrive."""
+        self.arrived = self.finished = 0
+        for link in self.links:
+            link.transfer += 1
+        for number in range(len(self.places[0])):
+            for link in self.links:
+                link.receive(number + 1)
+            self.arrived = number + 1
+            yield Round(number, [own[number] for own in self.places], self.done)
+
+    def done(self) -> None:
+        """Free the first round that is not."""
+        self.finished += 1
+        for link in self.links:
+            link.confirm(self.finished)
+
+
+def receive(host: WorkerHost, version: int, verify: bool) -> None:
+    """In a rollout worker: receive and load."""
+    reader: Reader = host.transport
+    rounds = reader.rounds()
+    worker = cast(BackendWorker, host.worker)
+    try:
+        worker.on_backend(lambda backend: cast(ShardedBackend, backend).update_pieces(rounds, version, verify=verify))
+    finally:
+        while reader.finished < reader.arrived:  # after a failure: other engines need the rest of the exchanges
+            reader.done()
+        for each in rounds:
+            each.done()
