@@ -200,7 +200,6 @@ class Receiver:
             for each in self.plan["rounds"]
         ]
         self._memory = weights.memory(self.plan["source"])
-        self.in_place &= all(self.found.reads.direct(slot.name) is not None for each in self._rounds for slot in each)
 
     def begin(self) -> None:
         self.arrived = 0
@@ -221,12 +220,13 @@ class Receiver:
         if not is_here:  # an engine that can sleep keeps weights in memory that other devices cannot write
             flat = flat.to(torch.cuda.current_device())
         changed = self._changed(slots, flat) if verify else []
-        if self.in_place:
-            to, source = self._direct(number, base if is_here else -1, flat)
+        to, source = self._direct(number, base if is_here else -1, flat)
+        if to:
             torch._foreach_copy_(to, source, non_blocking=True)
-            loaded = self.found.loaded if self.arrived == len(self._rounds) else set()
-        else:
-            loaded = set(self.found.load(self._assembled(slots, flat)) or ())
+        others = [slot for slot in slots if not self._is_direct(slot.name)]
+        loaded = set(self.found.load(self._assembled(others, flat)) or ()) if others else set()
+        if self.in_place and self.arrived == len(self._rounds):
+            loaded |= self.found.loaded
         return changed, loaded
 
     def _changed(self, slots: Sequence[Slot], flat: Tensor) -> list[str]:
@@ -236,6 +236,9 @@ class Receiver:
         given = torch.cat([slot.digest(flat) for slot in slots])
         return sorted({slot.name for slot, is_other in zip(slots, (taken != given).tolist(), strict=True) if is_other})
 
+    def _is_direct(self, name: str) -> bool:
+        return self.in_place and self.found.reads.direct(name) is not None
+
     def _direct(self, number: int, base: int, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The parameters' views and the memory's; both stay the same from one update to the next."""
         if base >= 0 and (known := self._copies.get((number, base))) is not None:
@@ -243,6 +246,8 @@ class Receiver:
         to: list[Tensor] = []
         source: list[Tensor] = []
         for slot in self._rounds[number]:
+            if not self._is_direct(slot.name):
+                continue
             values = slot.view(flat)
             for box, parameter in self.found.reads.direct(slot.name) or ():
                 common = [[max(a, c), min(b, d)] for (a, b), (c, d) in zip(slot.box, box, strict=True)]

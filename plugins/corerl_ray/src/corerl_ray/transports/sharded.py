@@ -39,6 +39,10 @@ class Sends:
     """bytes of a half of this rank's memory; 0: no engine's rank is here"""
 
 
+Ask = Callable[..., list[Any]]
+"""of members, a function of their hosts, and lists of its arguments by member: the results"""
+
+
 def make(
     waiter: Waiter, actors: Sequence[Member], readers: Sequence[Member], bucket_bytes: int, deadline: float, what: str
 ) -> plan.Plan | None:
@@ -55,6 +59,11 @@ def make(
         ]
         return waiter.wait(calls, deadline, what)
 
+    return plan_of(ask, actors, readers, bucket_bytes)
+
+
+def plan_of(ask: Ask, actors: Sequence[Any], readers: Sequence[Any], bucket_bytes: int) -> plan.Plan | None:
+    """As :func:`make`."""
     layouts: list[list[tuple[plan.Weight, Box]] | None] = ask(actors, layout)
     if None in layouts:
         return None

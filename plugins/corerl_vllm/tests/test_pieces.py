@@ -1,0 +1,65 @@
+"""Weights in pieces, from two ranks of ``fsdp`` to two workers of vLLM, beside whole weights."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from piece_ranks import run, scale, whole
+from vllm_engine import generate, one_more_engine
+
+from corerl.contracts.config import RolloutConfig
+from corerl_testing.ranks import World
+from corerl_testing.tiny_model import tiny_model
+from corerl_vllm.backend import VllmBackend
+
+pytestmark = pytest.mark.xdist_group("vllm")
+
+
+@one_more_engine
+def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
+    start: Callable[..., VllmBackend], engine_python: str
+):
+    from corerl_ray.transports import sharded
+
+    world, threads = World(2, run), ThreadPoolExecutor(1)
+    backend = start(
+        rollout=RolloutConfig(tensor_model_parallel_size=2),
+        python=engine_python,
+        load_format="dummy",
+        start_timeout=900.0,
+        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+    )
+    host = SimpleNamespace(
+        worker=SimpleNamespace(on_backend=lambda function: function(backend)), transport=None, timeout=120.0
+    )
+
+    def ask(members: list[Any], function: Any, *arguments: Any) -> list[Any]:
+        each = [list(own) for own in zip(*arguments, strict=True)] or [[] for _ in members]
+        if len(members) == 2:
+            return world.run(300, function=function, arguments=each, model=str(tiny_model()))
+        return [function(host, *each[0])]
+
+    plan = sharded.plan_of(ask, [0, 1], [SimpleNamespace(rank=0, world_size=1)], 60_000)
+    assert plan is not None and len(plan.rounds) > 2
+    model = sum(4 * torch.Size(weight.shape).numel() for weight in plan.weights.values())
+    copies = 4 * sum(torch.Size(w.shape).numel() for name, w in plan.weights.items() if "norm" in name or ".k_" in name or ".v_" in name)
+    assert plan.values == model + copies and plan.values <= 1.2 * model  # a single key head, which both workers have
+    for version in (1, 2):
+        ask([0, 1], scale, [0.9, 0.9])
+        sending = threads.submit(ask, [0, 1], sharded.send, [True, True])
+        sharded.receive(host, version, verify=True)
+        sending.result(300)
+        backend.wake()
+        [pieces] = generate(backend)
+        assert pieces.weight_version == version
+        weights = {name: torch.from_numpy(each) for name, each in ask([0, 1], whole)[0].items()}
+        backend.update_weights(iter(weights.items()), version + 10, verify=True)
+        [wholes] = generate(backend)
+        assert wholes.weight_version == version + 10
+        assert list(pieces.token_ids) == list(wholes.token_ids)
+        assert list(pieces.log_probs) == list(wholes.log_probs)  # the same bits
+    world.close()
+    backend.close()
