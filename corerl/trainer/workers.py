@@ -151,8 +151,9 @@ class PolicyWorker(TrainedWorker):
 
     def sharded_weights(self, dtype: torch.dtype | None = None) -> AbstractContextManager[Sequence[Piece] | None]:
         """For :class:`corerl.contracts.pieces.ShardedStrategy`: as :meth:`weights`."""
-        is_sharded = isinstance(self.strategy, ShardedStrategy) and not self.sends_adapters
-        return self.strategy.sharded_weights(dtype or self.sent_dtype) if is_sharded else nullcontext()
+        if isinstance(self.strategy, ShardedStrategy) and not self.sends_adapters:
+            return self.strategy.sharded_weights(dtype or self.sent_dtype)
+        return nullcontext()
 
     @dispatch("split")
     def forward_averaged(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:

@@ -98,6 +98,8 @@ class Engine:
 
     def update_pieces(self, rounds, version, *, verify=False):
         for rank in self.ranks:
+            for tensor in rank.parameters.values():
+                tensor.fill_(torch.nan)
             rank.receiver.begin()
         loaded = [set() for _ in self.ranks]
         for each in rounds:

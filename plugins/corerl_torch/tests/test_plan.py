@@ -207,9 +207,7 @@ def test_boxes_of_a_dtensor_are_the_values_of_its_ranks(four_ranks):
             whole_tensor = torch.arange(torch.Size(shape).numel()).view(shape)
             if any(isinstance(each, _StridedShard) for each in placements) and shape[0] % 4:
                 continue  # torch divides them evenly alone
-            made = distribute_tensor(
-                whole_tensor, init_device_mesh("cpu", mesh), list(placements), src_data_rank=None
-            )
+            made = distribute_tensor(whole_tensor, init_device_mesh("cpu", mesh), list(placements), src_data_rank=None)
             found = list(local_boxes(made))
             assert sum(size(box) for box, _ in found) == made.to_local().numel()
             assert len(disjoint(box for box, _ in found)) == len(found)

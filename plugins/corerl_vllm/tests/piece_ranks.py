@@ -16,9 +16,11 @@ def run(job):
     """``job["function"]`` of this rank's host and its own arguments."""
     if HOST.worker is None:
         model = ModelConfig(path=job["model"], dtype="fp32")
-        spec = StrategySpec(model, "cpu", MicroBatching(max_rows=4), optim=OptimConfig(), total_steps=1)
+        spec = StrategySpec(model, "cpu", MicroBatching(max_sequences=4), optim=OptimConfig(), total_steps=1)
         strategy = FsdpStrategy(spec)
-        HOST.worker = SimpleNamespace(strategy=strategy, sharded_weights=lambda: strategy.sharded_weights(torch.float32))
+        HOST.worker = SimpleNamespace(
+            strategy=strategy, sharded_weights=lambda: strategy.sharded_weights(torch.float32)
+        )
     return job["function"](HOST, *job["arguments"][int(os.environ["RANK"])])
 
 

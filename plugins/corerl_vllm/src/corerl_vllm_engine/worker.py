@@ -59,7 +59,8 @@ class Worker:
         self.corerl_names = names_of(model)
         self.corerl_loaded: set[str] = set()
         if self.corerl_receiver is not None:
-            self.corerl_receiver.begin()
+            with torch.no_grad():
+                self.corerl_receiver.begin()
         if not self.corerl_in_place:
             if self.device.type == "cpu":
                 pack_experts_again(model)
@@ -97,7 +98,8 @@ class Worker:
         except (RuntimeError, NotImplementedError):  # of a loader that computes with values, which there are none of
             traceback.print_exc()
             return None
-        return found.reads.boxes
+        boxes: dict[str, Any] = found.reads.boxes
+        return boxes
 
     def corerl_expect(self, plans: list[dict[str, Any]]) -> None:
         """Open the memory in which this worker's rounds arrive."""
@@ -153,9 +155,10 @@ def unused(model: Any, config: Any, in_place: bool) -> Iterator[None]:
         return
     initialize_layerwise_reload(model)
     for parameter in (each for layer in model.modules() for each in layer._parameters.values() if each is not None):
-        loader = getattr(parameter, "weight_loader", None)
+        loader: Any = getattr(parameter, "weight_loader", None)
         while getattr(loader, "__name__", "") == "online_process_loader":
-            loader = parameter.weight_loader = loader.__wrapped__
+            loader = loader.__wrapped__
+            parameter.weight_loader = loader
     reload = logging.getLogger(initialize_layerwise_reload.__module__)
     level = reload.level
     reload.setLevel(logging.ERROR)  # it would warn of every layer without weights

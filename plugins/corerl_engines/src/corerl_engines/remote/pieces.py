@@ -4,6 +4,7 @@ The loader of an engine is a map from parts of each weight to its parameters. It
 memory; a read of a part is noted, and nothing is written.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +21,8 @@ Box = list[list[int]]
 DIGEST = 16
 """bytes in front of every piece; the first 8 are its digest"""
 
-HARMLESS = {torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default}
-"""operations on parameters that a later load repeats without need, as of padding"""
+FILLS = {torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default}
+"""operations on parameters that :class:`Reads` notes"""
 
 Digest = Callable[[Tensor, torch.dtype], Tensor]
 """() int64 of a tensor's elements in a dtype"""
@@ -36,6 +37,7 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         boxes: name -> read boxes; a superset, if a part is no box.
         copies: name -> (box, parameter's view of its shape), if all its reads are copies of boxes.
+        fills: operations that fill parameters with one number, as padding.
         is_plain: nothing else changes parameters.
     """
 
@@ -43,6 +45,7 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.boxes: dict[str, list[Box]] = {}
         self.copies: dict[str, list[tuple[Box, Tensor]]] = {}
+        self.fills: list[Callable[[], Any]] = []
         self.is_plain = True
         self._given: dict[int, tuple[str, Tensor]] = {}
         self._derived: set[str] = set()
@@ -71,8 +74,11 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for each in read:
                 self._note(each)
                 self._derived.add(self._given[_storage(each)][0])
-        elif not read and function._schema.is_mutable and function not in HARMLESS:
-            self.is_plain &= all(each.is_meta for each in _tensors(args[:1]))
+        elif not read and function._schema.is_mutable and not all(each.is_meta for each in _tensors(args[:1])):
+            if function in FILLS:
+                self.fills.append(functools.partial(function, *args, **kwargs))
+            else:
+                self.is_plain = False
         return result
 
     def _copied(self, to: Tensor, source: Tensor) -> None:
@@ -193,16 +199,17 @@ class Receiver:
 
     def __post_init__(self) -> None:
         self._rounds = [
-            [
-                Slot(name, tuple(shape), getattr(torch, dtype), box, offset)
-                for name, shape, dtype, box, offset in each
-            ]
+            [Slot(name, tuple(shape), getattr(torch, dtype), box, offset) for name, shape, dtype, box, offset in each]
             for each in self.plan["rounds"]
         ]
         self._memory = weights.memory(self.plan["source"])
 
     def begin(self) -> None:
+        """The next round is the first of an update."""
         self.arrived = 0
+        if self.in_place:
+            for fill in self.found.reads.fills:
+                fill()
 
     def take(self, number: int, base: int, size: int, *, verify: bool) -> tuple[list[str], set[str]]:
         """Load a round; returns the names of changed weights, and those of the loader's parameters.

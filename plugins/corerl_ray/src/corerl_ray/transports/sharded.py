@@ -112,7 +112,9 @@ def received(made: plan.Plan, receiver: int, source: Any) -> dict[str, Any]:
         for one in each.parts:
             if one.receiver == receiver:
                 weight = made.weights[one.name]
-                slots.append([one.name, list(weight.shape), weight.dtype, [list(ends) for ends in one.box], one.received_at])
+                slots.append(
+                    [one.name, list(weight.shape), weight.dtype, [list(ends) for ends in one.box], one.received_at]
+                )
         rounds.append(slots)
     return {"source": source, "rounds": rounds}
 
@@ -141,7 +143,9 @@ def needs_of(host: WorkerHost, weights: Sequence[tuple[str, Sequence[int], str]]
     """In a rollout worker: the needs of its engine's ranks; None: it loads whole weights only."""
     if not isinstance(host.worker, BackendWorker):
         return None
-    return host.worker.on_backend(lambda backend: backend.needs(weights) if isinstance(backend, ShardedBackend) else None)
+    return host.worker.on_backend(
+        lambda backend: backend.needs(weights) if isinstance(backend, ShardedBackend) else None
+    )
 
 
 @dataclass
@@ -228,7 +232,9 @@ def _fill(
     for name, box, offset in parts:
         piece = next((each for each in pieces.get(name, ()) if intersection(each.box, box) == box), None)
         if piece is None:
-            raise RunError(f"this rank no longer holds its part of the weight '{name}': shards must stay where they are")
+            raise RunError(
+                f"this rank no longer holds its part of the weight '{name}': shards must stay where they are"
+            )
         own = part(piece.tensor, piece.box, box)
         start = offset + plan.ALIGNMENT
         to.append(buffer[start : start + own.numel() * piece.dtype.itemsize].view(piece.dtype).view(own.shape))

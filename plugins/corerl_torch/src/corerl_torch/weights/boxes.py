@@ -7,6 +7,7 @@ from torch import Tensor
 
 from corerl.contracts.pieces import Box
 
+
 def whole(shape: Sequence[int]) -> Box:
     """All of a tensor."""
     return tuple((0, size) for size in shape)
