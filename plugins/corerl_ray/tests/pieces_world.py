@@ -4,6 +4,7 @@ objects of this process with loaders as those of engines: fused, divided, padded
 
 import queue
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from corerl.contracts.pieces import Piece
 from corerl.errors import RunError
 from corerl_engines.remote import pieces
 from corerl_ray.calls import Call
-from corerl_ray.transports import sharded
+from corerl_ray.transports import exchange, sharded
 from corerl_torch.weights.digest import digest
 
 HIDDEN, WIDTH, HEADS, KV, HEAD, VOCABULARY, EXPERTS = 8, 12, 4, 1, 2, 13, 4
@@ -145,7 +146,7 @@ class Members:
     """Stands in for the calls of Ray: each call runs in a thread."""
 
     def __init__(self, hosts):
-        self.pool = ThreadPoolExecutor(len(hosts))
+        self.pool = ThreadPoolExecutor(2 * len(hosts))
         self.members = [SimpleNamespace(rank=rank, world_size=len(hosts), host=self) for rank in range(len(hosts))]
         for member, host in zip(self.members, hosts, strict=True):
             member.host = SimpleNamespace(apply=SimpleNamespace(remote=self._remote(host)))
@@ -188,9 +189,9 @@ class World:
         self.exchange, self.engines, self.bucket_bytes = exchange, engines, bucket_bytes
         monkeypatch.setattr(sharded, "_exchange", lambda *arguments: exchange.of(local.rank)(*arguments))
         self.workers = [Shards(tensors, rank, actors, dtype) for rank in range(actors)]
-        self.actors = Members([SimpleNamespace(worker=each, transport=None, timeout=60.0) for each in self.workers])
+        self.actors = Members([self.host(each) for each in self.workers])
         readers = [SimpleNamespace(on_backend=lambda function, engine=engine: function(engine)) for engine in engines]
-        self.readers = Members([SimpleNamespace(worker=each, transport=None, timeout=60.0) for each in readers])
+        self.readers = Members([self.host(each) for each in readers])
         send = sharded.send
 
         def named(host, verify):
@@ -199,8 +200,13 @@ class World:
 
         self.send_one = named
 
+    @staticmethod
+    def host(worker):
+        return SimpleNamespace(worker=worker, transport=None, timeout=60.0, address="127.0.0.1")
+
     def plan(self):
-        return sharded.make(Waiter(), self.actors.members, self.readers.members, self.bucket_bytes, 0.0, "test")
+        ask = sharded.Asking(Waiter(), 0.0, "test")
+        return sharded.make(ask, self.actors.members, self.readers.members, self.bucket_bytes)
 
     def send(self, version, verify=False):
         calls = [Call(each, each.host.apply.remote(self.send_one, verify)) for each in self.actors.members]
@@ -208,6 +214,28 @@ class World:
         errors = [call.reference.exception(60) for call in calls]
         if any(errors):
             raise next(filter(None, errors))
+
+
+class ApartWorld(World):
+    """Engines' ranks are in a group with the actor's ranks, over gloo."""
+
+    def plan(self):
+        ask = sharded.Asking(Waiter(), 0.0, "test")
+        return exchange.make(ask, self.actors.members, self.readers.members, self.bucket_bytes, "127.0.0.1")
+
+    def send(self, version, verify=False, lost=()):
+        """``lost`` rollout workers get no call; the others leave."""
+        calls = [Call(each, each.host.apply.remote(exchange.send, verify)) for each in self.actors.members]
+        readers = [each for each in self.readers.members if each.rank not in lost]
+        calls += [Call(each, each.host.apply.remote(exchange.receive, version, verify)) for each in readers]
+        if lost:
+            time.sleep(0.3)
+            for each in readers:
+                each.host.apply.remote(exchange.leave).result(60)
+        errors = [call.reference.exception(60) for call in calls]
+        if any(errors):
+            raise next(filter(None, errors))
+        return [call.reference.result() for call in calls]
 
 
 def expected(tensors, ranks, dtype=torch.float32):

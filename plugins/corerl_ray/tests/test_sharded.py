@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pieces_world import Engine, World, expected, model
+from pieces_world import ApartWorld, Engine, World, expected, model
 
 from corerl.errors import RunError
 
@@ -43,6 +43,46 @@ def test_weights_that_are_copied_as_they_are_pass_by_the_loader(monkeypatch):
     world.send(1)
     assert passed == {f"expert.{number}" for number in range(4)}  # which the loader turns
     assert_loaded([engine], tensors)
+
+
+@pytest.mark.parametrize(("actors", "engines", "ranks", "bucket"), [(2, 1, 2, 500), (1, 2, 1, 10_000), (3, 2, 2, 300)])
+def test_engines_apart_have_the_same_bits_and_get_each_element_once(monkeypatch, actors, engines, ranks, bucket):
+    tensors, made = model(), [Engine(ranks) for _ in range(engines)]
+    world = ApartWorld(monkeypatch, tensors, actors, made, bucket)
+    plan = world.plan()
+    assert plan.crossing == plan.values  # nothing stays
+    for version in (1, 2, 3):
+        assert not any(world.send(version, verify=version == 2))
+        assert_loaded(made, tensors)
+        for tensor in tensors.values():
+            tensor.mul_(1.5)
+
+
+def test_a_lost_rollout_worker_breaks_the_group_and_the_others_go_on_in_another(monkeypatch):
+    tensors, made = model(), [Engine(1), Engine(1)]
+    world = ApartWorld(monkeypatch, tensors, 2, made, 300)
+    world.plan()
+    assert not any(world.send(1))
+    assert all(world.send(2, lost=(1,)))  # broken, and no error of missing weights
+    assert made[0].versions == [1]
+    world.readers.members = world.readers.members[:1]
+    world.readers.members[0].world_size = 1
+    world.plan()
+    assert not any(world.send(3))
+    assert_loaded(made[:1], tensors)
+
+
+def test_an_engine_apart_that_fails_does_not_hold_up_the_others(monkeypatch):
+    tensors, made = model(), [Engine(1), Engine(1)]
+    world = ApartWorld(monkeypatch, tensors, 2, made, 300)
+    world.plan()
+    made[0].fails_at = 1
+    with pytest.raises(RunError, match="the engine fails"):
+        world.send(1)
+    assert made[1].versions == [1]
+    made[0].fails_at = None
+    assert not any(world.send(2))
+    assert_loaded(made, tensors)
 
 
 def test_values_are_cast_before_they_are_sent(monkeypatch):

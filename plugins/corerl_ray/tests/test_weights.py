@@ -92,6 +92,7 @@ HOST, ONE, OTHER = (Places(None, ("node",) * 2, gpus, "key") for gpus in (0, 2, 
         ("auto", (ONE, ONE), "ipc"),
         ("auto", (ONE, OTHER), "broadcast"),
         ("broadcast", (HOST, HOST), "broadcast"),
+        ("exchange", (ONE, OTHER), "exchange"),
         ("ipc", (HOST, HOST), "ipc"),
         ("object_store", (ONE, ONE), "object_store"),
     ],
@@ -100,7 +101,9 @@ def test_the_transport_suits_the_places(asked, places, name):
     assert name_of(RayOptions(weights_transport=asked), *places) == name
 
 
-@pytest.mark.parametrize(("asked", "places"), [("ipc", (ONE, OTHER)), ("broadcast", (ONE, ONE))])
+@pytest.mark.parametrize(
+    ("asked", "places"), [("ipc", (ONE, OTHER)), ("broadcast", (ONE, ONE)), ("exchange", (ONE, ONE))]
+)
 def test_a_transport_that_the_places_forbid_is_refused(asked, places):
     with pytest.raises(ConfigError, match=f"^runtime.options.weights_transport: {asked} .* (own|ipc)$"):
         name_of(RayOptions(weights_transport=asked), *places)
@@ -118,7 +121,9 @@ def test_a_transport_of_another_distribution_is_named_by_its_module():
     options = RayOptions(weights_transport=reference)
     assert name_of(options, ONE, OTHER) == reference
     assert make(reference, options, "actor", "rollout").made == (options, "actor", "rollout")
-    with pytest.raises(ConfigError, match="is 'rdma': one of auto, object_store, broadcast, ipc, or module:function"):
+    with pytest.raises(
+        ConfigError, match="is 'rdma': one of auto, object_store, broadcast, exchange, ipc, or module:function"
+    ):
         name_of(RayOptions(weights_transport="rdma"), ONE, OTHER)
     with pytest.raises(ConfigError, match=f"is {__name__}:Missing, which cannot be imported"):
         make(f"{__name__}:Missing", options, "actor", "rollout")

@@ -42,7 +42,7 @@ def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
             return world.run(300, function=function, arguments=each, model=str(tiny_model()))
         return [function(host, *each[0])]
 
-    plan = sharded.plan_of(ask, [0, 1], [SimpleNamespace(rank=0, world_size=1)], 60_000)
+    plan = sharded.make(ask, [0, 1], [SimpleNamespace(rank=0, world_size=1)], 60_000)
     assert plan is not None and len(plan.rounds) > 2
     size = {name: 4 * torch.Size(weight.shape).numel() for name, weight in plan.weights.items()}
     both = [size[name] for name in size if any(part in name for part in ("norm", "k_proj", "v_proj"))]

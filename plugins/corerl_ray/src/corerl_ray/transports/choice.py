@@ -9,12 +9,13 @@ from corerl_ray.group import Group
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import Places
 from corerl_ray.transports.broadcast import Broadcast
+from corerl_ray.transports.exchange import Exchange
 from corerl_ray.transports.ipc import Ipc
 from corerl_ray.transports.object_store import ObjectStore
 
 KEY = "runtime.options.weights_transport"
 
-NAMES = ("auto", "object_store", "broadcast", "ipc")
+NAMES = ("auto", "object_store", "broadcast", "exchange", "ipc")
 
 
 class Transport(Protocol):
@@ -53,9 +54,9 @@ def name_of(options: RayOptions, places: Places, rollout_places: Places) -> str:
         raise ConfigError(KEY, f"is '{name}': one of {', '.join(NAMES)}, or module:function of another transport")
     if name == "ipc" and not shared:
         raise ConfigError(KEY, "ipc needs rollout workers in the actor's places; here they have a pool of their own")
-    if name == "broadcast" and shared and gpus:
+    if name in ("broadcast", "exchange") and shared and gpus:
         raise ConfigError(
-            KEY, "broadcast (NCCL) cannot join two workers on one GPU, and the roles share their GPUs: use ipc"
+            KEY, f"{name} (NCCL) cannot join two workers on one GPU, and the roles share their GPUs: use ipc"
         )
     if name != "auto":
         return name
@@ -74,6 +75,8 @@ def make(name: str, options: RayOptions, actor: Group, rollout: Group) -> Transp
         return Ipc(actor, rollout, bucket_bytes)
     if name == "broadcast":
         return Broadcast(actor, rollout, bucket_bytes)
+    if name == "exchange":
+        return Exchange(actor, rollout, bucket_bytes * 2 // 3)
     return ObjectStore(actor, rollout, bucket_bytes)
 
 

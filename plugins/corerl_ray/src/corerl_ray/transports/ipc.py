@@ -17,6 +17,7 @@ from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 from corerl_ray.transports import sharded
 from corerl_ray.transports.link import Link, ReceiverGoneError, describe, described, own_device
+from corerl_ray.transports.sharded import Asking
 from corerl_ray.transports.shared_memory import Shared, forget, open_handle
 from corerl_torch.weights import Bucket, pack, unpack
 from corerl_torch.weights.plan import Plan
@@ -57,7 +58,7 @@ class Ipc:
 
     def _link(self, readers: tuple[Member, ...], deadline: float) -> None:
         waiter, members = self.actor.waiter, self.actor.members
-        self.plan = sharded.make(waiter, members, readers, self.half_bytes * 2 // 3, deadline, WHAT)
+        self.plan = sharded.make(Asking(waiter, deadline, WHAT), members, readers, self.half_bytes * 2 // 3)
         if self.plan is not None:
             self.linked = readers
             return

@@ -6,6 +6,7 @@ exchange them by one all-to-all (NCCL on GPUs, gloo without), which writes into 
 same place reads: CUDA IPC on a GPU. One half of this memory is filled while the engine loads the other.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -39,31 +40,44 @@ class Sends:
     """bytes of a half of this rank's memory; 0: no engine's rank is here"""
 
 
+@dataclass(frozen=True)
+class Asking:
+    """Calls of functions of members' hosts."""
+
+    waiter: Waiter
+    deadline: float
+    what: str
+
+    def __call__(self, members: Sequence[Any], function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
+        """The results by member; each of ``arguments`` has one value for each member."""
+        given = zip(*arguments, strict=True) if arguments else [()] * len(members)
+        calls = [
+            Call(member, member.host.apply.remote(function, *own)) for member, own in zip(members, given, strict=True)
+        ]
+        return self.waiter.wait(calls, self.deadline, self.what)
+
+
 Ask = Callable[..., list[Any]]
-"""of members, a function of their hosts, and lists of its arguments by member: the results"""
+"""as :class:`Asking`"""
 
 
-def make(
-    waiter: Waiter, actors: Sequence[Member], readers: Sequence[Member], bucket_bytes: int, deadline: float, what: str
-) -> plan.Plan | None:
-    """Make the plan, and give all processes their parts in it; None: someone sends or loads whole weights only.
+@dataclass(frozen=True)
+class Planned:
+    """A plan; ``receivers`` are those of each rollout worker, by the ranks of its engine."""
+
+    plan: plan.Plan
+    receivers: Sequence[Sequence[int]]
+
+
+def planned(
+    ask: Ask, actors: Sequence[Any], readers: Sequence[Any], bucket_bytes: int, *, apart: bool = False
+) -> Planned | None:
+    """Make the plan; None: an actor sends, or an engine loads, whole weights only.
 
     Args:
-        bucket_bytes: of the buffer and of each half.
+        bucket_bytes: most bytes of a process in a round.
+        apart: the ranks of engines are processes beside the actor's ranks, after them; otherwise they have ports there.
     """
-
-    def ask(members: Sequence[Member], function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
-        calls = [
-            Call(member, member.host.apply.remote(function, *own))
-            for member, *own in zip(members, *arguments, strict=True)
-        ]
-        return waiter.wait(calls, deadline, what)
-
-    return plan_of(ask, actors, readers, bucket_bytes)
-
-
-def plan_of(ask: Ask, actors: Sequence[Any], readers: Sequence[Any], bucket_bytes: int) -> plan.Plan | None:
-    """As :func:`make`."""
     layouts: list[list[tuple[plan.Weight, Box]] | None] = ask(actors, layout)
     if None in layouts:
         return None
@@ -78,20 +92,29 @@ def plan_of(ask: Ask, actors: Sequence[Any], readers: Sequence[Any], bucket_byte
         for weight, box in own or ():
             boxes.setdefault(weight.name, []).append(box)
         held.append(boxes)
+    numbers = itertools.count()
+    receivers = [[next(numbers) for _ in of_reader] for of_reader in needs]
     places = len(actors) // readers[0].world_size
     ports = [
-        reader.rank * places + rank * places // len(of_reader)
-        for reader, of_reader in zip(readers, needs, strict=True)
-        for rank in range(len(of_reader))
+        len(actors) + receiver if apart else reader.rank * places + rank * places // len(own)
+        for reader, own in zip(readers, receivers, strict=True)
+        for rank, receiver in enumerate(own)
     ]
-    made = plan.make(weights.values(), held, [boxes for of_reader in needs for boxes in of_reader], ports, bucket_bytes)
+    held += [{} for _ in ports] if apart else []
+    needed = [boxes for of_reader in needs for boxes in of_reader]
+    return Planned(plan.make(weights.values(), held, needed, ports, bucket_bytes), receivers)
+
+
+def make(ask: Ask, actors: Sequence[Any], readers: Sequence[Any], bucket_bytes: int) -> plan.Plan | None:
+    """Make the plan, and give all processes their parts in it; None: as :func:`planned`."""
+    found = planned(ask, actors, readers, bucket_bytes)
+    if found is None:
+        return None
+    made = found.plan
     answers = ask(actors, arrange, [sends(made, rank) for rank in range(len(actors))])
-    receivers = iter(range(len(ports)))
-    own_receivers = [[next(receivers) for _ in of_reader] for of_reader in needs]
-    plans = [[received(made, each, answers[ports[each]][1]) for each in own] for own in own_receivers]
-    links = [{ports[each]: answers[ports[each]][0] for each in own} for own in own_receivers]
-    places_of = [[places_in(made, each) for each in own] for own in own_receivers]
-    ask(readers, expect, plans, [[*own.values()] for own in links], places_of)
+    plans = [[received(made, each, answers[made.ports[each]][1]) for each in own] for own in found.receivers]
+    links = [[*{made.ports[each]: answers[made.ports[each]][0] for each in own}.values()] for own in found.receivers]
+    ask(readers, expect, plans, links, [[places_in(made, each) for each in own] for own in found.receivers])
     return made
 
 
@@ -196,33 +219,41 @@ def expect(
     worker.on_backend(lambda backend: cast(ShardedBackend, backend).expect(plans))
 
 
-@torch.no_grad()
 def send(host: WorkerHost, verify: bool) -> None:
     """In every actor worker: exchange, and announce the rounds."""
     sender: Sender = host.transport
+    if sender.link is not None:
+        sender.link.begin()
+    for number, (given, taken, buffer) in enumerate(filled(host, sender.part, sender.device, verify), 1):
+        sender.free(number - HALVES)
+        into = buffer.new_empty(0)
+        if sender.shared is not None:
+            into = sender.shared.data[sender.part.half * ((number - 1) % HALVES) :][: sum(taken)]
+        _exchange(into, buffer, taken, given)
+        if sender.link is not None:
+            if into.is_cuda:
+                torch.cuda.current_stream().synchronize()
+            sender.link.send(number, "")
+    for last in range(HALVES):
+        sender.free(len(sender.part.rounds) - last)
+
+
+def filled(
+    host: WorkerHost, own: Sends, device: torch.device, verify: bool
+) -> Iterator[tuple[Sequence[int], Sequence[int], Tensor]]:
+    """Of each round of an actor worker: the bytes to and from each process, and the buffer, which the next reuses."""
     with cast(ShardedStrategy, host.worker).sharded_weights() as pieces:
         by_name: dict[str, list[Piece]] = {}
         for piece in pieces or ():
             by_name.setdefault(piece.name, []).append(piece)
-        largest = max((sum(given) for given, _, _ in sender.part.rounds), default=0)
-        buffer = torch.empty(largest, dtype=torch.uint8, device=sender.device)
-        if sender.link is not None:
-            sender.link.begin()
-        for number, (given, taken, parts) in enumerate(sender.part.rounds, 1):
+        largest = max((sum(given) for given, _, _ in own.rounds), default=0)
+        buffer = torch.empty(largest, dtype=torch.uint8, device=device)
+        for given, taken, parts in own.rounds:
             _fill(buffer, parts, by_name, verify)
-            sender.free(number - HALVES)
-            into = buffer.new_empty(0)
-            if sender.shared is not None:
-                into = sender.shared.data[sender.part.half * ((number - 1) % HALVES) :][: sum(taken)]
-            _exchange(into, buffer[: sum(given)], taken, given)
-            if sender.link is not None:
-                if into.is_cuda:
-                    torch.cuda.current_stream().synchronize()
-                sender.link.send(number, "")
-        for last in range(HALVES):
-            sender.free(len(sender.part.rounds) - last)
+            yield given, taken, buffer[: sum(given)]
 
 
+@torch.no_grad()
 def _fill(
     buffer: Tensor, parts: Sequence[tuple[str, Box, int]], pieces: Mapping[str, Sequence[Piece]], verify: bool
 ) -> None:
