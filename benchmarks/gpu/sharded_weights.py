@@ -1,15 +1,19 @@
 """Weights from two ranks of a trainer to the two ranks of an engine on the same two GPUs: bytes, seconds, bare NCCL.
 
-    python benchmarks/gpu/sharded_weights.py --shapes qwen2.5-1.5b,qwen2.5-7b     # two GPUs, about 70 s
+    python benchmarks/gpu/sharded_weights.py --shapes qwen2.5-1.5b                  # two GPUs, about 60 s
+    python benchmarks/gpu/sharded_weights.py --ranks 1 --trainers tp --ways exchange,broadcast    # two GPUs, 30 s
 
 Layouts of the trainer: ``fsdp`` divides the rows of every weight, ``tp`` as tensor parallel does; values are float32,
-and sent in bfloat16. The engine has two ranks under tensor parallel, with fused projections, in the process of the
-rollout worker. ``pieces`` is the plan from sharded to sharded; ``whole`` gathers every weight on each rank, and the
-engine's ranks take their parts out of the first GPU's copy.
+and sent in bfloat16. The engine has as many ranks under tensor parallel, with fused projections, in the process of the
+rollout worker.
+
+On the same GPUs, ``pieces`` is the plan from sharded to sharded; ``whole`` gathers every weight on each rank, and the
+engine's ranks take their parts out of the first GPU's copy. On GPUs of its own (``--ranks`` for the trainer, as many
+for the engine), the engine gets pieces by ``exchange``, and whole weights by ``broadcast``.
 
 ``bytes / model``: values that engine ranks get, over the bytes of the model; ``crossing`` is the part that leaves its
 GPU. ``seconds`` is what the controller waits, calls of Ray included: the median of ``--repeat``. ``bare GB/s`` is one
-NCCL broadcast of the model's bytes between the two GPUs, and ``of bare`` the rate of whole updates over that.
+NCCL broadcast of the model's bytes between two GPUs, and ``of bare`` the rate of whole updates over that.
 ``same``: every parameter of the engine has the bits of the trainer's rounded weights. Without GPUs the same code runs
 over gloo.
 """
@@ -36,7 +40,7 @@ from weights import DEVICE, shapes, synchronize
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.pieces import Box, Piece, Round
-from corerl.contracts.runtimes import Role
+from corerl.contracts.runtimes import Pool, Role
 from corerl_engines.remote import pieces
 from corerl_ray.calls import Call
 from corerl_ray.host import WorkerHost
@@ -46,6 +50,7 @@ from corerl_torch.weights.digest import digest
 from corerl_torch.weights.held import local_boxes
 
 RANKS = 2
+"""of the trainer, and of the engine"""
 SENT = torch.bfloat16
 
 COLUMNS = ("o_proj.weight", "down_proj.weight")
@@ -80,7 +85,8 @@ class Actor:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self.tensors.items():
-            yield name, tensor.to(SENT).full_tensor()
+            sent: Any = tensor.to(SENT)
+            yield name, sent.full_tensor()
 
     @contextmanager
     def sharded_weights(self, dtype: torch.dtype | None = None) -> Iterator[list[Piece] | None]:
@@ -104,8 +110,8 @@ class Actor:
 class EngineRank:
     """The parameters of one rank of an engine, and a loader as the engines have."""
 
-    def __init__(self, shape: str, rank: int) -> None:
-        self.device = torch.device("cuda", rank) if DEVICE == "cuda" else torch.device("cpu")
+    def __init__(self, shape: str, rank: int, device: int) -> None:
+        self.device = torch.device("cuda", device) if DEVICE == "cuda" else torch.device("cpu")
         self.rank = rank
         sizes = dict(shapes(shape))
         rows: dict[str, int] = {}
@@ -139,7 +145,7 @@ class Rollout:
     """A rollout worker with the ranks of an engine."""
 
     def __init__(self, shape: str) -> None:
-        self.ranks = [EngineRank(shape, rank) for rank in range(RANKS)]
+        self.ranks = [EngineRank(shape, rank, rank) for rank in range(RANKS)]
         self.receivers: list[pieces.Receiver] = []
         self.threads = ThreadPoolExecutor(RANKS)
 
@@ -180,9 +186,8 @@ class Rollout:
         for name, tensor in weights:
             for rank in self.ranks:
                 rank.load([(name, tensor)])
-        for rank in range(RANKS):
-            if DEVICE == "cuda":
-                torch.cuda.synchronize(rank)
+        for device in range(RANKS) if DEVICE == "cuda" else ():
+            torch.cuda.synchronize(device)
 
     @dispatch("rank_zero")
     def sums(self) -> list[int]:
@@ -206,6 +211,20 @@ def bare(host: WorkerHost, size: int, repeat: int) -> float:
     return statistics.median(times[1:])
 
 
+def bare_apart(host: WorkerHost, size: int, repeat: int) -> float:
+    """As :func:`bare`, by the group of ``exchange`` with one rank in each process."""
+    end = host.transport.ends[0]
+    data = torch.empty(size, dtype=torch.uint8, device=end.device)
+    times = []
+    for _ in range(repeat + 1):
+        synchronize()
+        started = time.perf_counter()
+        end.channel.group.broadcast([data], dist.BroadcastOptions()).wait()
+        synchronize()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
 def true_sums(host: WorkerHost, shape: str) -> list[int]:
     """In each actor worker: what :meth:`Rollout.sums` must be."""
     weights = dict(host.worker.weights())
@@ -213,7 +232,7 @@ def true_sums(host: WorkerHost, shape: str) -> list[int]:
         return []
     found = []
     for number in range(RANKS):
-        rank = EngineRank(shape, number)
+        rank = EngineRank(shape, number, 0)
         rank.load(weights.items())
         found += [int(digest(each, SENT)) for each in rank.parameters.values()]
     return found
@@ -222,25 +241,30 @@ def true_sums(host: WorkerHost, shape: str) -> list[int]:
 def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One model, layout and way, in workers of their own."""
     gpus = RANKS if DEVICE == "cuda" else 0
+    apart = way in ("exchange", "broadcast")
     options = RayOptions(
-        weights_transport="ipc", weights_bucket_mb=arguments.bucket_mb, workers=None if gpus else RANKS
+        weights_transport=way if apart else "ipc",
+        weights_bucket_mb=arguments.bucket_mb,
+        workers=None if gpus else RANKS,
+        rollout_workers=1 if apart and not gpus else None,
     )
     runtime: Any = launch(RuntimeConfig(name="ray", n_gpus_per_node=gpus), options=options)
     try:
+        pool = Pool(1, RANKS) if apart and gpus else None
         roles = [
             Role("actor", "actor.strategy", "benchmark", distributed=True),
-            Role("rollout", "rollout.name", "benchmark", distributed=True, gpus=RANKS),
+            Role("rollout", "rollout.name", "benchmark", distributed=True, gpus=RANKS, pool=pool),
         ]
         runtime.reserve(roles)
-        actor = runtime.spawn(roles[0], Actor, shape, layout, way == "pieces")
+        actor = runtime.spawn(roles[0], Actor, shape, layout, way in ("pieces", "exchange"))
         rollout = runtime.spawn(roles[1], Rollout, shape)
         size = SENT.itemsize * sum(each.numel() for _, each in shapes(shape))
         started = time.perf_counter()
         runtime.send_weights(actor, rollout, 0)
         row: dict[str, Any] = {"shape": shape, "trainer": layout, "way": way, "GB": size / 1e9}
         row["first s"] = time.perf_counter() - started
-        if (plan := runtime._transport.plan) is not None:
-            engines = len(plan.ports) // RANKS  # without GPUs, each place has an engine
+        if (plan := getattr(runtime._transport, "plan", None)) is not None:
+            engines = len(plan.ports) // RANKS  # without GPUs, each place of shared ones has an engine
             row |= {"bytes / model": plan.values / size / engines, "crossing": plan.crossing / size / engines}
             row["rounds"] = len(plan.rounds)
         seconds: dict[bool, list[float]] = {False: [], True: []}
@@ -252,13 +276,19 @@ def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace) ->
         row |= {"seconds": statistics.median(seconds[False]), "verified s": statistics.median(seconds[True])}
         row["GB/s"] = size / 1e9 / row["seconds"]
 
-        def ask(function: Callable[..., Any], *own: Any) -> list[Any]:
-            calls = [Call(member, member.host.apply.remote(function, *own)) for member in actor.members]
+        def ask(members: Sequence[Any], function: Callable[..., Any], *own: Any) -> list[Any]:
+            calls = [Call(member, member.host.apply.remote(function, *own)) for member in members]
             return list(runtime.waiter.wait(calls, time.monotonic() + 300, function.__name__))
 
-        row["bare GB/s"] = size / 1e9 / max(ask(bare, size, arguments.repeat))
-        row["of bare"] = row["GB/s"] / row["bare GB/s"]
-        row["same"] = ask(true_sums, shape)[0] == rollout.sums()
+        measured = []
+        if not apart and RANKS > 1:
+            measured = ask(actor.members, bare, size, arguments.repeat)
+        elif way == "exchange" and RANKS == 1:
+            measured = ask([*actor.members, *rollout.members], bare_apart, size, arguments.repeat)
+        if measured:
+            row["bare GB/s"] = size / 1e9 / max(measured)
+            row["of bare"] = row["GB/s"] / row["bare GB/s"]
+        row["same"] = ask(actor.members, true_sums, shape)[0] == rollout.sums()
     finally:
         runtime.close()
     return row
@@ -266,24 +296,28 @@ def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="qwen2.5-1.5b,qwen2.5-7b" if DEVICE == "cuda" else "tiny")
+    parser.add_argument("--shapes", default="qwen2.5-1.5b" if DEVICE == "cuda" else "tiny")
     parser.add_argument("--trainers", default="fsdp,tp")
     parser.add_argument("--ways", default="pieces,whole")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--bucket-mb", type=int, default=RayOptions().weights_bucket_mb)
+    parser.add_argument("--ranks", type=int, default=RANKS)
     arguments = parser.parse_args()
+    globals()["RANKS"] = arguments.ranks
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    if DEVICE == "cuda" and torch.cuda.device_count() < RANKS:
-        raise SystemExit("two GPUs are needed")
+    ways = arguments.ways.split(",")
+    needed = RANKS * (2 if {"exchange", "broadcast"} & {*ways} else 1)
+    if DEVICE == "cuda" and torch.cuda.device_count() < needed:
+        raise SystemExit(f"{needed} GPUs are needed")
     columns: dict[str, None] = {}
     rows = []
     for shape in arguments.shapes.split(","):
         for layout in arguments.trainers.split(","):
-            for way in arguments.ways.split(","):
+            for way in ways:
                 rows.append(measure(shape, layout, way, arguments))
                 columns |= dict.fromkeys(rows[-1])
                 print(json.dumps(rows[-1]), flush=True)
-    where = f"2 {torch.cuda.get_device_name()}" if DEVICE == "cuda" else "CPU, gloo, an engine in each of two places"
+    where = f"{needed} {torch.cuda.get_device_name()}" if DEVICE == "cuda" else "CPU, gloo"
     table = Table(*columns, title=f"{where}, torch {torch.__version__}, weights_bucket_mb={arguments.bucket_mb}")
     for row in rows:
         cells = (row.get(name, "") for name in columns)

@@ -2,9 +2,9 @@
 objects of this process with loaders as those of engines: fused, divided, padded.
 """
 
+import gc
 import queue
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -228,14 +228,23 @@ class ApartWorld(World):
         calls = [Call(each, each.host.apply.remote(exchange.send, verify)) for each in self.actors.members]
         readers = [each for each in self.readers.members if each.rank not in lost]
         calls += [Call(each, each.host.apply.remote(exchange.receive, version, verify)) for each in readers]
+        for each in self.readers.members:
+            if each.rank in lost:
+                each.host.apply.remote(end).result(60)
         if lost:
-            time.sleep(0.3)
             for each in readers:
                 each.host.apply.remote(exchange.leave).result(60)
         errors = [call.reference.exception(60) for call in calls]
         if any(errors):
             raise next(filter(None, errors))
         return [call.reference.result() for call in calls]
+
+
+def end(host):
+    """Close the connections of the process group, as the end of the process does."""
+    for own in host.transport.ends:
+        own.channel.group = None
+    gc.collect()
 
 
 def expected(tensors, ranks, dtype=torch.float32):

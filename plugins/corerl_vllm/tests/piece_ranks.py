@@ -9,7 +9,7 @@ from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.fsdp import FsdpStrategy
 
-HOST = SimpleNamespace(worker=None, transport=None, timeout=120.0)
+HOST = SimpleNamespace(worker=None, transport=None, timeout=120.0, address="127.0.0.1")
 
 
 def run(job):
@@ -21,7 +21,8 @@ def run(job):
         HOST.worker = SimpleNamespace(
             strategy=strategy, sharded_weights=lambda: strategy.sharded_weights(torch.float32)
         )
-    return job["function"](HOST, *job["arguments"][int(os.environ["RANK"])])
+    own = job["arguments"].get(int(os.environ["RANK"]))
+    return None if own is None else job["function"](HOST, *own)
 
 
 def scale(host, factor):

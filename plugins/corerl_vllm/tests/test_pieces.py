@@ -22,9 +22,9 @@ pytestmark = pytest.mark.xdist_group("vllm")
 def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
     start: Callable[..., VllmBackend], engine_python: str
 ):
-    from corerl_ray.transports import sharded
+    from corerl_ray.transports import exchange, sharded
 
-    world, threads = World(2, run), ThreadPoolExecutor(1)
+    world, threads = World(2, run), ThreadPoolExecutor(2)
     backend = start(
         rollout=RolloutConfig(tensor_model_parallel_size=2),
         python=engine_python,
@@ -33,25 +33,39 @@ def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
         environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
     )
     host = SimpleNamespace(
-        worker=SimpleNamespace(on_backend=lambda function: function(backend)), transport=None, timeout=120.0
+        worker=SimpleNamespace(on_backend=lambda function: function(backend)),
+        transport=None,
+        timeout=120.0,
+        address="127.0.0.1",
     )
 
-    def ask(members: list[Any], function: Any, *arguments: Any) -> list[Any]:
-        each = [list(own) for own in zip(*arguments, strict=True)] or [[] for _ in members]
-        if len(members) == 2:
-            return world.run(300, function=function, arguments=each, model=str(tiny_model()))
-        return [function(host, *each[0])]
+    reader = SimpleNamespace(rank=0, world_size=1)
 
-    plan = sharded.make(ask, [0, 1], [SimpleNamespace(rank=0, world_size=1)], 60_000)
+    def here(function: Any, own: list[Any]) -> Any:
+        return function(host, *own)
+
+    def ask(members: list[Any], function: Any, *arguments: Any) -> list[Any]:
+        """Of the ranks 0 and 1 in their processes, and of the rollout worker (2) here, at the same time."""
+        each = [list(own) for own in zip(*arguments, strict=True)] or [[] for _ in members]
+        own = threads.submit(here, function, each[-1]) if members[-1] is reader else None
+        ranks = [member for member in members if member is not reader]
+        jobs = dict(zip(ranks, each[: len(ranks)], strict=True))
+        found = world.run(300, function=function, arguments=jobs, model=str(tiny_model())) if ranks else []
+        return [*(found[rank] for rank in ranks), *([] if own is None else [own.result(300)])]
+
+    plan = sharded.make(ask, [0, 1], [reader], 60_000)
     assert plan is not None and len(plan.rounds) > 2
     size = {name: 4 * torch.Size(weight.shape).numel() for name, weight in plan.weights.items()}
     both = [size[name] for name in size if any(part in name for part in ("norm", "k_proj", "v_proj"))]
     assert plan.values == sum(size.values()) + sum(both)  # a single key head, which both workers have
     assert plan.crossing < 0.6 * sum(size.values())
-    for version in (1, 2):
+    for version, way in ((1, sharded), (2, sharded), (3, exchange), (4, exchange)):
+        if version == 3:
+            apart = exchange.make(ask, [0, 1], [reader], 60_000, "127.0.0.1")
+            assert apart.crossing == apart.values == plan.values
         ask([0, 1], scale, [0.9, 0.9])
-        sending = threads.submit(ask, [0, 1], sharded.send, [True, True])
-        sharded.receive(host, version, verify=True)
+        sending = threads.submit(ask, [0, 1], way.send, [True, True])
+        way.receive(host, version, verify=True)
         sending.result(300)
         backend.wake()
         [pieces] = generate(backend)

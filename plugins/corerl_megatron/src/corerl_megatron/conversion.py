@@ -72,7 +72,8 @@ def _held_heads(own: Tensor, rank: int, ranks: int, geometry: Geometry) -> Itera
     """Of each group: its query heads, its key head, its value head."""
     counts, here = [geometry.heads_per_group, 1, 1], geometry.groups // ranks
     size = len(own) // (here * sum(counts))
-    rows = own.split([count * size for _ in range(here) for count in counts])
+    cut: Callable[..., Sequence[Tensor]] = torch.split
+    rows = cut(own, [count * size for _ in range(here) for count in counts])
     for position, values in enumerate(rows):
         group, number = divmod(position, len(counts))
         start = (rank * here + group) * len(values)

@@ -1,8 +1,8 @@
 """From the actor's shards to the ranks of engines on GPUs of their own: each needed element is sent once.
 
-As :mod:`corerl_ray.transports.sharded`, with one process group of the actor's ranks and all engines' ranks: NCCL on GPUs,
-gloo without. A rollout worker is in the group once for each rank of its engine, by a thread, on the GPU of this rank,
-where the rank reads the memory by CUDA IPC.
+As :mod:`corerl_ray.transports.sharded`, with one process group of the actor's ranks and all engines' ranks: NCCL on
+GPUs, gloo without. A rollout worker is in the group once for each rank of its engine, by a thread, on the GPU of this
+rank, where the rank reads the memory by CUDA IPC.
 """
 
 import queue
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -247,10 +248,8 @@ def receive(host: WorkerHost, version: int, verify: bool) -> Broken | None:
             for each in rounds:
                 each.done()
         for each in receiving:
-            try:
+            with suppress(BrokenError):
                 each.result()
-            except BrokenError:
-                pass
     broken = next((end.channel.broken for end in own.ends if end.channel and end.channel.broken), None)
     return Broken(broken) if broken else None
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from corerl.contracts.pieces import BackendWorker, Box, Piece, Round, ShardedBackend, ShardedStrategy
 from corerl.errors import RunError
-from corerl_ray.calls import Call, Member, Waiter
+from corerl_ray.calls import Call, Waiter
 from corerl_ray.host import WorkerHost
 from corerl_ray.transports.link import Link, ReceiverGoneError, own_device
 from corerl_ray.transports.shared_memory import Shared
