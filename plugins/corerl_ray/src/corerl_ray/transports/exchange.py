@@ -8,7 +8,7 @@ rank, where the rank reads the memory by CUDA IPC.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -204,13 +204,10 @@ def join(host: WorkerHost, address: str, port: int, ranks: Sequence[int], size: 
         link = host.transport.link or Link.connect(address, port, host.timeout)
         end.channel = Channel(link, group_of(link, end.device, rank, size, host), end.device)
 
-    _at_once(host.transport.ends, [lambda own=own: enter(*own) for own in zip(ranks, host.transport.ends, strict=True)])
-
-
-def _at_once(ends: Sequence[End], work: Sequence[Callable[[], None]]) -> None:
+    ends = host.transport.ends
     with ThreadPoolExecutor(len(ends)) as threads:
-        for each in [threads.submit(one) for one in work]:
-            each.result()
+        for entering in [threads.submit(enter, *own) for own in zip(ranks, ends, strict=True)]:
+            entering.result()
 
 
 def send(host: WorkerHost, verify: bool) -> Broken | None:
@@ -247,9 +244,9 @@ def receive(host: WorkerHost, version: int, verify: bool) -> Broken | None:
                 own.done()
             for each in rounds:
                 each.done()
-        for each in receiving:
+        for receipt in receiving:
             with suppress(BrokenError):
-                each.result()
+                receipt.result()
     broken = next((end.channel.broken for end in own.ends if end.channel and end.channel.broken), None)
     return Broken(broken) if broken else None
 
