@@ -39,7 +39,7 @@ from weights import DEVICE, shapes, synchronize
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import dispatch
-from corerl.contracts.pieces import Box, Piece, Round
+from corerl.contracts.pieces import Box, Piece
 from corerl.contracts.runtimes import Pool, Role
 from corerl_engines.remote import pieces
 from corerl_ray.calls import Call
@@ -48,6 +48,7 @@ from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 from corerl_torch.weights.digest import digest
 from corerl_torch.weights.held import local_boxes
+from corerl_torch.weights.pieces import Round
 
 RANKS = 2
 """of the trainer, and of the engine"""

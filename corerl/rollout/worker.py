@@ -143,7 +143,7 @@ class RolloutWorker:
             raise
 
     def on_backend(self, function: Callable[[RolloutBackend], T]) -> T:
-        """For :class:`corerl.contracts.pieces.BackendWorker`."""
+        """For :class:`corerl_torch.weights.pieces.BackendWorker`."""
         with self._naming_death():
             return function(self.backend)
 

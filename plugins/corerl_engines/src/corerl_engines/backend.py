@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
-from corerl.contracts.pieces import Box, Round
+from corerl.contracts.pieces import Box
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
 from corerl.errors import RunError
 from corerl.models import compute_dtype
@@ -31,6 +31,7 @@ from corerl_engines.remote import frames
 from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
 from corerl_torch.weights import Slot, place
 from corerl_torch.weights.digest import digest
+from corerl_torch.weights.pieces import Round
 
 FINISH_REASONS = ("stop", "length", "abort")
 
@@ -181,7 +182,7 @@ class EngineBackend:
             )
 
     def needs(self, weights: Sequence[tuple[str, Sequence[int], str]]) -> list[dict[str, list[Box]]] | None:
-        """See :class:`corerl.contracts.pieces.ShardedBackend`; adapters and quantised layers take whole weights.
+        """See :class:`corerl_torch.weights.pieces.ShardedBackend`; adapters and quantised layers take whole weights.
 
         Raises:
             RunError: a weight is missing, unknown or of another shape.
@@ -200,7 +201,7 @@ class EngineBackend:
         ]
 
     def expect(self, plans: Sequence[Mapping[str, Any]]) -> None:
-        """See :class:`corerl.contracts.pieces.ShardedBackend`."""
+        """See :class:`corerl_torch.weights.pieces.ShardedBackend`."""
         self._process.ask("expect", self._options.timeout, plans=list(plans))
 
     def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:

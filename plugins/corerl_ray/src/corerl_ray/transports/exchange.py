@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.contracts.pieces import BackendWorker, Round, ShardedBackend
 from corerl.errors import ConfigError, DeadlineError
 from corerl_ray.calls import Call, Member
 from corerl_ray.group import Group
@@ -27,6 +26,7 @@ from corerl_ray.transports.broadcast import LEFT, WHAT, Broken, BrokenError, Cha
 from corerl_ray.transports.link import Link, own_device
 from corerl_ray.transports.sharded import HALVES, Asking, Sends, filled, places_in, planned, received, sends
 from corerl_ray.transports.shared_memory import Shared
+from corerl_torch.weights.pieces import BackendWorker, Round, ShardedBackend
 from corerl_torch.weights.plan import Plan
 
 KEY = "runtime.options.weights_transport"

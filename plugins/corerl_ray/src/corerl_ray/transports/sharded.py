@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.contracts.pieces import BackendWorker, Box, Piece, Round, ShardedBackend, ShardedStrategy
+from corerl.contracts.pieces import Box, Piece, ShardedStrategy
 from corerl.errors import RunError
 from corerl_ray.calls import Call, Waiter
 from corerl_ray.host import WorkerHost
@@ -24,6 +24,7 @@ from corerl_ray.transports.shared_memory import Shared
 from corerl_torch.weights import plan
 from corerl_torch.weights.boxes import intersection, part
 from corerl_torch.weights.digest import digest
+from corerl_torch.weights.pieces import BackendWorker, Round, ShardedBackend
 
 T = TypeVar("T")
 
@@ -128,7 +129,7 @@ def sends(made: plan.Plan, rank: int) -> Sends:
 
 
 def received(made: plan.Plan, receiver: int, source: Any) -> dict[str, Any]:
-    """For :meth:`corerl.contracts.pieces.ShardedBackend.expect`."""
+    """For :meth:`corerl_torch.weights.pieces.ShardedBackend.expect`."""
     rounds = []
     for each in made.rounds:
         slots = []
