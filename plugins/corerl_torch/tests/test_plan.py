@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from corerl.errors import RunError
+from corerl_torch.weights import as_in_files, held
 from corerl_torch.weights.boxes import disjoint, part, size, whole, without
-from corerl_torch.weights.held import local_boxes
 from corerl_torch.weights.plan import ALIGNMENT, Plan, Weight, make
 
 
@@ -200,6 +201,18 @@ MESHES = [
 ]
 
 
+def test_stacks_of_experts_are_pieces_of_each_expert_by_the_names_of_files():
+    config = SimpleNamespace(model_type="qwen3_moe")
+    stacks = {"gate_up_proj": torch.arange(3 * 8 * 5.0).view(3, 8, 5), "down_proj": torch.arange(60.0).view(3, 5, 4)}
+    named = [(f"model.layers.0.mlp.experts.{name}", stack) for name, stack in stacks.items()]
+    expected = dict(as_in_files(config, named))
+    found = list(held.pieces(config, named, torch.bfloat16))
+    assert [piece.name for piece in found] == list(expected)
+    for piece in found:
+        assert torch.equal(piece.tensor, expected[piece.name]) and piece.dtype == torch.bfloat16
+        assert piece.box == whole(piece.shape) == whole(piece.tensor.shape)
+
+
 def test_boxes_of_a_dtensor_are_the_values_of_its_ranks(four_ranks):
     for rank in range(4):
         four_ranks(rank)
@@ -208,7 +221,7 @@ def test_boxes_of_a_dtensor_are_the_values_of_its_ranks(four_ranks):
             if any(isinstance(each, _StridedShard) for each in placements) and shape[0] % 4:
                 continue  # torch divides them evenly alone
             made = distribute_tensor(whole_tensor, init_device_mesh("cpu", mesh), list(placements), src_data_rank=None)
-            found = list(local_boxes(made))
+            found = list(held.local_boxes(made))
             assert sum(size(box) for box, _ in found) == made.to_local().numel()
             assert len(disjoint(box for box, _ in found)) == len(found)
             for box, values in found:

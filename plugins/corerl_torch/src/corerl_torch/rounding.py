@@ -8,6 +8,9 @@ from torch import Tensor
 SAMPLE = 2**13
 """elements of a tensor that are looked at, evenly spread"""
 
+FIRST = 3
+"""streams until the weights have changed: at the start of a run, a plan of pieces looks at them once more"""
+
 EVERY = 16
 """streams of weights from one that is measured to the next"""
 
@@ -22,10 +25,10 @@ class RoundingLoss:
     0: the change arrives, as dithered noise where it is smaller than the spacing of rounded numbers. 1: none arrives,
     which happens to changes of weights that were rounded numbers themselves, as the base model's under LoRA.
 
-    Streams are measured until weights have changed, then every :data:`EVERY`-th.
+    The first :data:`FIRST` streams are measured, then every :data:`EVERY`-th.
 
     Attributes:
-        value: of the last stream that was measured; None before a change.
+        value: of the last stream that was measured; None before the weights have changed.
     """
 
     def __init__(self) -> None:
@@ -51,7 +54,7 @@ class RoundingLoss:
 
     def _is_due(self, dtype: torch.dtype) -> bool:
         self._streams += 1
-        return dtype != torch.float32 and (self.value is None or self._streams % EVERY == 1)
+        return dtype != torch.float32 and (self._streams <= FIRST or self._streams % EVERY == 1)
 
     def metrics(self) -> dict[str, float]:
         return {} if self.value is None else {"weights/update_lost_in_rounding": self.value}
