@@ -194,6 +194,7 @@ class EngineBackend:
         asked = [[name, list(shape), dtype] for name, shape, dtype in weights]
         found = self._process.ask("needs", self._options.timeout, weights=asked)["needs"]
         if found is None:
+            say(f"{self._kind.title} does not state the parts of weights that its ranks need: whole weights are sent")
             return None
         return [
             {name: [tuple((start, stop) for start, stop in box) for box in boxes] for name, boxes in of_rank.items()}

@@ -83,7 +83,10 @@ class Engine(Protocol):
         ...
 
     async def needs(self, weights: list[list[Any]]) -> "list[dict[str, Any]] | None":
-        """Of each worker, the boxes of each weight (name, shape, dtype) that it loads; None: only whole weights."""
+        """Of each worker, the boxes of each weight (name, shape, dtype) that it loads; None: only whole weights.
+
+        An adaptor may lack it, ``expect`` and ``take``.
+        """
         ...
 
     async def expect(self, plans: list[dict[str, Any]]) -> None:
@@ -273,7 +276,8 @@ class Server:
         return {"digests": await self._engine.load(message["bucket"], message["verify"])}, b""
 
     async def _needs(self, message: dict[str, Any], number: int) -> Answer:
-        return {"needs": await self._engine.needs(message["weights"])}, b""
+        needs = getattr(self._engine, "needs", None)
+        return {"needs": None if needs is None else await needs(message["weights"])}, b""
 
     async def _expect(self, message: dict[str, Any], number: int) -> Answer:
         await self._engine.expect(message["plans"])
