@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from piece_ranks import run, scale, whole
-from vllm_engine import generate, one_more_engine
+from vllm_engine import DEVICE, generate, one_more_engine
 
 from corerl.contracts.config import RolloutConfig
 from corerl_testing.ranks import World
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.xdist_group("vllm")
 
 
 @one_more_engine
+@pytest.mark.skipif(DEVICE == "cuda", reason="the ranks of fsdp are on the CPU")
 def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
     start: Callable[..., VllmBackend], engine_python: str
 ):
