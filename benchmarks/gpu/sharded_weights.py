@@ -215,7 +215,7 @@ def bare(host: WorkerHost, size: int, repeat: int) -> float:
 def bare_apart(host: WorkerHost, size: int, repeat: int) -> float:
     """As :func:`bare`, by the group of ``exchange`` with one rank in each process."""
     end = host.transport.ends[0]
-    data = torch.empty(size, dtype=torch.uint8, device=end.device)
+    data = torch.empty(size, dtype=torch.uint8, device=end.filling.device)
     times = []
     for _ in range(repeat + 1):
         synchronize()

@@ -136,12 +136,18 @@ def test_whole_weights_are_sent_if_an_actor_has_no_pieces(monkeypatch):
     assert world.plan() is None
 
 
-def test_a_rank_that_lost_its_part_says_so(monkeypatch):
+def test_a_rank_whose_parts_have_changed_says_so(monkeypatch):
     tensors = model()
     world = World(monkeypatch, tensors, 1, [Engine(2)])
     world.plan()
-    del tensors["down"]
+    lost = tensors.pop("down")
     with pytest.raises(RunError, match="no longer holds its part of the weight 'down'"):
+        world.actors.pool.submit(world.send_one, world_host(world), False).result(60)
+    tensors["down"] = lost
+    world.plan()
+    world.send(1)
+    del tensors["down"]
+    with pytest.raises(RunError, match="this rank's parts of the weight 'down' are not those of the plan"):
         world.actors.pool.submit(world.send_one, world_host(world), False).result(60)
 
 

@@ -24,7 +24,7 @@ from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 from corerl_ray.transports.broadcast import LEFT, WHAT, Broken, BrokenError, Channel, group_of, left_by_others, settle
 from corerl_ray.transports.link import Link, own_device
-from corerl_ray.transports.sharded import HALVES, Asking, Sends, filled, places_in, planned, received, sends
+from corerl_ray.transports.sharded import HALVES, Asking, Filling, Sends, places_in, planned, received, sends
 from corerl_ray.transports.shared_memory import Shared
 from corerl_torch.weights.pieces import BackendWorker, Round, ShardedBackend
 from corerl_torch.weights.plan import Plan
@@ -98,8 +98,7 @@ def make(ask: Any, actors: Sequence[Any], readers: Sequence[Any], bucket_bytes: 
 class End:
     """One rank of the group, with its part in the plan, and the memory that an engine's rank reads."""
 
-    part: Sends
-    device: torch.device
+    filling: Filling
     channel: Channel | None = None
     shared: Shared | None = None
     free: threading.Semaphore = field(default_factory=threading.Semaphore)
@@ -119,13 +118,13 @@ class End:
     def receive(self, timeout: float) -> None:
         """Receive the rounds of an update, each as soon as a half of the memory is free."""
         assert self.shared is not None
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
+        if self.filling.device.type == "cuda":
+            torch.cuda.set_device(self.filling.device)
         try:
-            for number, (given, taken, _) in enumerate(self.part.rounds):
+            for number, (given, taken, _) in enumerate(self.filling.own.rounds):
                 if not self.free.acquire(timeout=timeout):
                     raise DeadlineError(f"a round of weights was not loaded within {timeout:g} s")
-                into = self.shared.data[self.part.half * (number % HALVES) :][: sum(taken)]
+                into = self.shared.data[self.filling.own.half * (number % HALVES) :][: sum(taken)]
                 self.exchange(into, into.new_empty(0), taken, given)
                 if into.is_cuda:
                     torch.cuda.current_stream().synchronize()
@@ -174,16 +173,15 @@ def take_part(host: WorkerHost, parts: Sequence[Sends]) -> None:
             if end.shared is not None:
                 end.shared.close()
     own = own_device()
-    host.transport = Ends(
-        [End(part, own if own.type == "cpu" else torch.device("cuda", rank)) for rank, part in enumerate(parts)]
-    )
+    devices = [own if own.type == "cpu" else torch.device("cuda", rank) for rank in range(len(parts))]
+    host.transport = Ends([End(Filling(*each)) for each in zip(parts, devices, strict=True)])
 
 
 def expect(host: WorkerHost, plans: Sequence[dict[str, Any]], places: Sequence[Sequence[tuple[int, int]]]) -> None:
     """In a rollout worker: memory for each rank of its engine, which gets the plan."""
     host.transport.places = places
     for end, plan in zip(host.transport.ends, plans, strict=True):
-        end.shared = Shared.new(HALVES * max(1, end.part.half), end.device)
+        end.shared = Shared.new(HALVES * max(1, end.filling.own.half), end.filling.device)
         plan["source"] = end.shared.source
     worker = cast(BackendWorker, host.worker)
     worker.on_backend(lambda backend: cast(ShardedBackend, backend).expect(plans))
@@ -199,10 +197,10 @@ def join(host: WorkerHost, address: str, port: int, ranks: Sequence[int], size: 
     """In every process: join the group with all ends at the same time."""
 
     def enter(rank: int, end: End) -> None:
-        if end.device.type == "cuda":
-            torch.cuda.set_device(end.device)
+        if end.filling.device.type == "cuda":
+            torch.cuda.set_device(end.filling.device)
         link = host.transport.link or Link.connect(address, port, host.timeout)
-        end.channel = Channel(link, group_of(link, end.device, rank, size, host), end.device)
+        end.channel = Channel(link, group_of(link, end.filling.device, rank, size, host), end.filling.device)
 
     ends = host.transport.ends
     with ThreadPoolExecutor(len(ends)) as threads:
@@ -216,7 +214,7 @@ def send(host: WorkerHost, verify: bool) -> Broken | None:
     assert end.channel is not None
     try:
         with left_by_others(end.channel):
-            for given, taken, buffer in filled(host, end.part, end.device, verify):
+            for given, taken, buffer in end.filling.rounds(host, verify):
                 end.exchange(buffer.new_empty(0), buffer, taken, given)
     except BrokenError:
         end.channel.leave()

@@ -22,7 +22,7 @@ from corerl_ray.host import WorkerHost
 from corerl_ray.transports.link import Link, ReceiverGoneError, own_device
 from corerl_ray.transports.shared_memory import Shared
 from corerl_torch.weights import plan
-from corerl_torch.weights.boxes import intersection, part
+from corerl_torch.weights.boxes import intersection, size
 from corerl_torch.weights.digest import digest
 from corerl_torch.weights.pieces import BackendWorker, Round, ShardedBackend
 
@@ -172,17 +172,94 @@ def needs_of(host: WorkerHost, weights: Sequence[tuple[str, Sequence[int], str]]
     )
 
 
+class Filling:
+    """An actor worker's buffer; its views stay the same from one update to the next."""
+
+    def __init__(self, own: Sends, device: torch.device) -> None:
+        self.own, self.device = own, device
+        self._layout: list[tuple[str, Box]] = []
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._rounds: list[list[_Filled]] = []
+
+    def rounds(self, host: WorkerHost, verify: bool) -> Iterator[tuple[Sequence[int], Sequence[int], Tensor]]:
+        """Of each round: the bytes to and from each process, and the buffer, filled; the next round reuses it.
+
+        Raises:
+            RunError: the worker's pieces are others than those of the plan.
+        """
+        with cast(ShardedStrategy, host.worker).sharded_weights() as pieces:
+            self._prepare(pieces or ())
+            for (given, taken, _), parts in zip(self.own.rounds, self._rounds, strict=True):
+                self._fill(pieces or (), parts, verify)
+                yield given, taken, self._memory[: sum(given)]
+
+    def _prepare(self, pieces: Sequence[Piece]) -> None:
+        layout = [(piece.name, piece.box) for piece in pieces]
+        if not self._layout:
+            size = max((sum(given) for given, _, _ in self.own.rounds), default=0)
+            self._memory, self._layout = torch.empty(size, dtype=torch.uint8, device=self.device), layout
+            numbers: dict[str, list[int]] = {}
+            for number, (name, _) in enumerate(layout):
+                numbers.setdefault(name, []).append(number)
+            self._rounds = [
+                [self._part(pieces, numbers.get(name, ()), name, box, offset) for name, box, offset in parts]
+                for _, _, parts in self.own.rounds
+            ]
+        elif layout != self._layout:
+            changed = next((name for name, _ in {*self._layout} ^ {*layout}), layout[0][0] if layout else "")
+            raise RunError(
+                f"this rank's parts of the weight '{changed}' are not those of the plan: they must stay the same"
+            )
+
+    def _part(self, pieces: Sequence[Piece], own: Sequence[int], name: str, box: Box, offset: int) -> "_Filled":
+        number = next((each for each in own if intersection(pieces[each].box, box) == box), None)
+        if number is None:
+            raise RunError(f"this rank no longer holds its part of the weight '{name}'")
+        piece, start = pieces[number], offset + plan.ALIGNMENT
+        flat = self._memory[start : start + size(box) * piece.dtype.itemsize].view(piece.dtype)
+        to = flat.view([stop - start for start, stop in box])
+        cuts = tuple(
+            (dim, start - origin, stop - start)
+            for dim, ((start, stop), (origin, end)) in enumerate(zip(box, piece.box, strict=True))
+            if (start, stop) != (origin, end)
+        )
+        return _Filled(number, cuts, to, self._memory[offset : offset + 8].view(torch.int64))
+
+    @torch.no_grad()
+    def _fill(self, pieces: Sequence[Piece], parts: "Sequence[_Filled]", verify: bool) -> None:
+        """Cast the parts of a round into the buffer, each behind its digest."""
+        values = []
+        for each in parts:
+            tensor = pieces[each.number].tensor
+            for dim, start, length in each.cuts:
+                tensor = tensor.narrow(dim, start, length)
+            values.append(tensor)
+        if parts:
+            torch._foreach_copy_([each.to for each in parts], values, non_blocking=True)
+        for each in parts if verify else ():
+            each.digest.copy_(digest(each.to, each.to.dtype))
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """A part in the buffer: the number of its piece, (dimension, start, length) of cuts, views of values and digest."""
+
+    number: int
+    cuts: tuple[tuple[int, int, int], ...]
+    to: Tensor
+    digest: Tensor
+
+
 @dataclass
 class Sender:
-    """An actor worker's end: its part in the plan, and the memory that engines' ranks in its place read.
+    """An actor worker's end: its buffer, and the memory that engines' ranks in its place read.
 
     Attributes:
         link: to the rollout worker; None: no engine's rank is in this place.
         is_alone: the rollout worker has ended, and nobody reads.
     """
 
-    part: Sends
-    device: torch.device
+    filling: Filling
     link: Link | None = None
     shared: Shared | None = None
     is_alone: bool = False
@@ -200,11 +277,12 @@ def arrange(host: WorkerHost, own: Sends) -> tuple[int, Any]:
     """In an actor worker: prepare; returns the port of its link, and the description of its memory for engines."""
     if isinstance(host.transport, Sender) and host.transport.shared is not None:
         host.transport.shared.close()
-    sender = host.transport = Sender(own, own_device())
+    device = own_device()
+    sender = host.transport = Sender(Filling(own, device))
     if not own.half:
         return 0, None
     sender.link = Link.listen("127.0.0.1", host.timeout)
-    sender.shared = Shared.new(HALVES * own.half, sender.device)
+    sender.shared = Shared.new(HALVES * own.half, device)
     return sender.link.port, sender.shared.source
 
 
@@ -225,57 +303,18 @@ def send(host: WorkerHost, verify: bool) -> None:
     sender: Sender = host.transport
     if sender.link is not None:
         sender.link.begin()
-    for number, (given, taken, buffer) in enumerate(filled(host, sender.part, sender.device, verify), 1):
+    for number, (given, taken, buffer) in enumerate(sender.filling.rounds(host, verify), 1):
         sender.free(number - HALVES)
         into = buffer.new_empty(0)
         if sender.shared is not None:
-            into = sender.shared.data[sender.part.half * ((number - 1) % HALVES) :][: sum(taken)]
+            into = sender.shared.data[sender.filling.own.half * ((number - 1) % HALVES) :][: sum(taken)]
         _exchange(into, buffer, taken, given)
         if sender.link is not None:
             if into.is_cuda:
                 torch.cuda.current_stream().synchronize()
             sender.link.send(number, "")
     for last in range(HALVES):
-        sender.free(len(sender.part.rounds) - last)
-
-
-def filled(
-    host: WorkerHost, own: Sends, device: torch.device, verify: bool
-) -> Iterator[tuple[Sequence[int], Sequence[int], Tensor]]:
-    """Of each round of an actor worker: the bytes to and from each process, and the buffer, which the next reuses."""
-    with cast(ShardedStrategy, host.worker).sharded_weights() as pieces:
-        by_name: dict[str, list[Piece]] = {}
-        for piece in pieces or ():
-            by_name.setdefault(piece.name, []).append(piece)
-        largest = max((sum(given) for given, _, _ in own.rounds), default=0)
-        buffer = torch.empty(largest, dtype=torch.uint8, device=device)
-        for given, taken, parts in own.rounds:
-            _fill(buffer, parts, by_name, verify)
-            yield given, taken, buffer[: sum(given)]
-
-
-@torch.no_grad()
-def _fill(
-    buffer: Tensor, parts: Sequence[tuple[str, Box, int]], pieces: Mapping[str, Sequence[Piece]], verify: bool
-) -> None:
-    """Cast the parts of a round into the buffer, each behind its digest."""
-    to: list[Tensor] = []
-    values: list[Tensor] = []
-    for name, box, offset in parts:
-        piece = next((each for each in pieces.get(name, ()) if intersection(each.box, box) == box), None)
-        if piece is None:
-            raise RunError(
-                f"this rank no longer holds its part of the weight '{name}': shards must stay where they are"
-            )
-        own = part(piece.tensor, piece.box, box)
-        start = offset + plan.ALIGNMENT
-        to.append(buffer[start : start + own.numel() * piece.dtype.itemsize].view(piece.dtype).view(own.shape))
-        values.append(own)
-    if to:
-        torch._foreach_copy_(to, values, non_blocking=True)
-    if verify:
-        for (_, _, offset), copy in zip(parts, to, strict=True):
-            buffer[offset : offset + 8].view(torch.int64).copy_(digest(copy, copy.dtype))
+        sender.free(len(sender.filling.own.rounds) - last)
 
 
 def _exchange(into: Tensor, given: Tensor, sizes_into: Sequence[int], sizes: Sequence[int]) -> None:

@@ -1,5 +1,6 @@
 """The pieces of a model's weights that a rank holds: of DTensors with any placements over a mesh of any dimension."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,9 +26,9 @@ def pieces(config: Any, named: Iterable[tuple[str, Tensor]], dtype: torch.dtype 
     apart = experts_apart(config.model_type)
     for name, tensor in named:
         stem, _, last = name.rpartition(".")
-        for own, local in local_boxes(tensor.detach()):
+        for own, local in local_boxes(tensor):
             kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-            piece = Piece(name, tuple(tensor.shape), own, local, kind)
+            piece = Piece(name, tuple(tensor.shape), own, local.detach(), kind)
             if apart and stem.endswith("mlp.experts"):
                 yield from _of_experts(piece, stem, last)
             else:
@@ -46,12 +47,26 @@ def local_boxes(tensor: Tensor) -> Iterator[tuple[Box, Tensor]]:
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return
-    local = tensor.to_local()
-    runs = [_runs(each) for each in _indices(tensor.shape, tensor.device_mesh.shape, coordinate, tensor.placements)]
-    for chosen in itertools.product(*runs):
-        box: Box = tuple((start, start + length) for start, _, length in chosen)
-        place: Box = tuple((at, at + length) for _, at, length in chosen)
-        yield box, part(local, whole(local.shape), place)
+    with torch.no_grad():
+        local = tensor.to_local()
+    own = whole(local.shape)
+    for box, place in _places(tuple(tensor.shape), tensor.device_mesh.shape, tuple(coordinate), tensor.placements):
+        yield box, part(local, own, place)
+
+
+@functools.lru_cache(maxsize=4096)  # each update asks again, for the same shapes
+def _places(
+    shape: tuple[int, ...], mesh: tuple[int, ...], coordinate: tuple[int, ...], placements: tuple[Any, ...]
+) -> list[tuple[Box, Box]]:
+    """The boxes of a rank: in the whole tensor, and in its local one."""
+    runs = [_runs(each) for each in _indices(shape, mesh, coordinate, placements)]
+    return [
+        (
+            tuple((start, start + length) for start, _, length in chosen),
+            tuple((at, at + length) for _, at, length in chosen),
+        )
+        for chosen in itertools.product(*runs)
+    ]
 
 
 def _indices(
