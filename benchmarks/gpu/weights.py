@@ -134,7 +134,7 @@ def measure(transport: str, shape: str, repeat: int, bucket_mb: int) -> dict[str
     own = transport == "broadcast"
     options = RayOptions(
         weights_bucket_mb=bucket_mb,
-        weights_transport=transport,  # type: ignore[arg-type]
+        weights_transport=transport,
         rollout_workers=1 if own and not gpus else None,
     )
     runtime: Any = launch(RuntimeConfig(name="ray", n_gpus_per_node=gpus), options=options)

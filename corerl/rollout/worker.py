@@ -8,7 +8,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from corerl.contracts.rollout_backends import (
     LoadReporting,
     LoggingBackend,
     OnFinished,
+    RolloutBackend,
     SizedOptions,
     StartingBackend,
 )
@@ -31,6 +32,8 @@ from corerl.models import resolve_device
 from corerl.plugins import load_plugins
 from corerl.registry.parts import select_rollout_backend
 from corerl.terminal.notices import say
+
+T = TypeVar("T")
 
 ABORT_SECONDS = 30
 """that requests have to end once they are aborted"""
@@ -143,6 +146,11 @@ class RolloutWorker:
         except EngineDeadError:
             deque(coming, maxlen=0)
             raise
+
+    def on_backend(self, function: Callable[[RolloutBackend], T]) -> T:
+        """For :class:`corerl_torch.weights.pieces.BackendWorker`."""
+        with self._naming_death():
+            return function(self.backend)
 
     @dispatch("all")
     def sleep(self) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from corerl.contracts.dispatch import Place, dispatch
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
+from corerl.contracts.pieces import Piece, ShardedStrategy
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import OfLogitsFactory, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import (
@@ -152,6 +154,12 @@ class PolicyWorker(TrainedWorker):
         if self.sends_adapters:
             return self._adapting.adapters(self.sent_dtype)
         return self.strategy.weights(self.sent_dtype)
+
+    def sharded_weights(self, dtype: torch.dtype | None = None) -> AbstractContextManager[Sequence[Piece] | None]:
+        """For :class:`corerl.contracts.pieces.ShardedStrategy`: as :meth:`weights`."""
+        if isinstance(self.strategy, ShardedStrategy) and not self.sends_adapters:
+            return self.strategy.sharded_weights(dtype or self.sent_dtype)
+        return nullcontext()
 
     @dispatch("split")
     def forward_averaged(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:

@@ -6,6 +6,7 @@ The engine writes down what reaches it: a line for each request that begins, end
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from corerl_engines.process import ENDING_SECONDS, EngineKind
 from corerl_engines.remote.ending import members
 from corerl_engines.weights import HostBucket
 from corerl_testing.tiny_model import reference, tiny_model
+from corerl_torch.weights import complete
 
 SECONDS = 60
 """deadline of everything that this machine may be too busy for"""
@@ -320,3 +322,23 @@ def test_weights_on_a_device_that_the_engine_sees_are_handed_over_there(backend,
     backend._reserve(torch.device("cuda", 0))
     assert [type(shared) for shared in backend._shared] == [HostBucket] * 2
     assert closed == ["GPU-1"]
+
+
+def test_an_engine_without_needs_gets_whole_weights_and_its_model_must_be_the_trained_one(capsys):
+    backend = object.__new__(EngineBackend)  # no process is started
+    answers = iter([{"needs": None}, {"needs": [{"norm": [[[0, 4]]]}]}])
+    vars(backend).update(
+        _kind=EngineKind("acme", "Acme", None),
+        _ready={"vocabulary": 1},
+        _adapters=0,
+        _options=EngineOptions(),
+        _process=SimpleNamespace(ask=lambda *_, **__: next(answers)),
+        _expected=SimpleNamespace(checked=lambda named: complete(named, {"norm": torch.empty(4)})),
+    )
+    assert backend.needs([("norm", (4,), "float32")]) is None
+    assert "Acme does not state the parts of weights that its ranks need: whole weights" in capsys.readouterr().err
+    assert backend.needs([("norm", (4,), "float32")]) == [{"norm": [((0, 4),)]}]
+    with pytest.raises(RunError, match="weight 'norm' is missing"):
+        backend.needs([])
+    backend._adapters = 1
+    assert backend.needs([]) is None

@@ -11,7 +11,7 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_testing.training_ranks import AllOutputs, rank_batch
+from corerl_testing.training_ranks import AllOutputs, assert_covered, rank_batch
 from corerl_torch.experts import parallel
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.families.table import FAMILIES
@@ -214,6 +214,7 @@ def test_bf16_ranks_with_routers_in_float32_are_near_one_device(worlds, folder):
     job = {"kind": "agree", "model": str(folder), "config": {"dtype": "bf16"}, "experts": SHAPE}
     results = worlds[2].run(**job, fsdp={"expert_parallel_size": 2, "router_aux_loss_coef": 1.0})
     alone = rank_jobs.run({**job, "config": {"dtype": "fp32"}, "torch": {"router_aux_loss_coef": 1.0}})
+    assert_covered(results)
     for result in results:
         assert "error" not in result, result["error"]
         assert {weight.dtype for weight in result["weights"].values()} == {torch.float32}

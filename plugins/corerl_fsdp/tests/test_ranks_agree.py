@@ -14,6 +14,7 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import sharded_model
+from corerl_testing.training_ranks import assert_covered
 from corerl_torch import sequence_parallel
 
 EVERY = os.environ.get("CORERL_EVERY_COMBINATION") == "1"
@@ -232,6 +233,10 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, che
         for name, true in expected[which].items():
             given = rows_together(results, which, name, true.shape[1])
             torch.testing.assert_close(given, true, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    if job.get("config", {}).get("lora_rank"):
+        assert all(result["pieces"] is None for result in results)  # adapters are merged into whole weights
+    else:
+        assert_covered(results)
     for result in results:
         assert result["metrics"] == results[0]["metrics"]
         assert result["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)

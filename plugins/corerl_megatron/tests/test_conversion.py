@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from corerl_megatron.conversion import Geometry, shard, unshard
+from corerl_megatron.conversion import Geometry, held, shard, unshard
 
 GEOMETRY = Geometry(groups=4, heads_per_group=3, vocabulary=13)
 SIZE, HIDDEN = 2, 5
@@ -29,6 +29,22 @@ def test_what_ranks_have_makes_the_same_tensors_again(kind, ranks):
     again = unshard(kind, [shard(kind, parts, rank, ranks, GEOMETRY) for rank in range(ranks)], GEOMETRY)
     assert len(again) == len(parts)
     assert all(torch.equal(left, right) for left, right in zip(again, parts, strict=True))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"])
+def test_the_boxes_of_ranks_are_views_of_their_shards_and_make_the_parts_again(kind, ranks):
+    parts = parts_of(kind)
+    again, counts = [torch.zeros_like(part) for part in parts], [torch.zeros(part.shape) for part in parts]
+    for rank in range(ranks):
+        own = shard(kind, parts, rank, ranks, GEOMETRY)
+        for number, box, values in held(kind, own, rank, ranks, GEOMETRY):
+            assert values.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
+            place = tuple(slice(*each) for each in box)
+            again[number][place] = values
+            counts[number][place] += 1
+    assert all(torch.equal(left, right) for left, right in zip(again, parts, strict=True))
+    assert all((count == (ranks if kind == "whole" else 1)).all() for count in counts)
 
 
 @pytest.mark.parametrize("trailing", [(), (HIDDEN,)])

@@ -9,6 +9,8 @@ import megatron_jobs as jobs
 import pytest
 import torch
 
+from corerl_testing.training_ranks import assert_covered
+
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
 CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
@@ -68,6 +70,7 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, layout, model, job):
             together[result["place"][0] :: ranks, : part.shape[1]] = part
             assert torch.equal(part, results[result["place"][0] * sharing]["before"][name])
         torch.testing.assert_close(together, true, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    assert_covered(results)
     for result in results:
         assert result["metrics"] == results[0]["metrics"]
         assert result["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)

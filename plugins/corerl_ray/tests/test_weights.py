@@ -13,7 +13,7 @@ from corerl_ray.calls import Call
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import Places
 from corerl_ray.transports.broadcast import Broadcast
-from corerl_ray.transports.choice import name_of
+from corerl_ray.transports.choice import make, name_of
 from corerl_ray.transports.ipc import Ipc
 from corerl_ray.transports.object_store import ObjectStore
 
@@ -92,6 +92,7 @@ HOST, ONE, OTHER = (Places(None, ("node",) * 2, gpus, "key") for gpus in (0, 2, 
         ("auto", (ONE, ONE), "ipc"),
         ("auto", (ONE, OTHER), "broadcast"),
         ("broadcast", (HOST, HOST), "broadcast"),
+        ("exchange", (ONE, OTHER), "exchange"),
         ("ipc", (HOST, HOST), "ipc"),
         ("object_store", (ONE, ONE), "object_store"),
     ],
@@ -100,7 +101,30 @@ def test_the_transport_suits_the_places(asked, places, name):
     assert name_of(RayOptions(weights_transport=asked), *places) == name
 
 
-@pytest.mark.parametrize(("asked", "places"), [("ipc", (ONE, OTHER)), ("broadcast", (ONE, ONE))])
+@pytest.mark.parametrize(
+    ("asked", "places"),
+    [("ipc", (ONE, OTHER)), ("sharded", (ONE, OTHER)), ("broadcast", (ONE, ONE)), ("exchange", (ONE, ONE))],
+)
 def test_a_transport_that_the_places_forbid_is_refused(asked, places):
     with pytest.raises(ConfigError, match=f"^runtime.options.weights_transport: {asked} .* (own|ipc)$"):
         name_of(RayOptions(weights_transport=asked), *places)
+
+
+class Elsewhere:
+    """A transport of another distribution."""
+
+    def __init__(self, *made):
+        self.made = made
+
+
+def test_a_transport_of_another_distribution_is_named_by_its_module():
+    reference = f"{__name__}:Elsewhere"
+    options = RayOptions(weights_transport=reference)
+    assert name_of(options, ONE, OTHER) == reference
+    assert make(reference, options, "actor", "rollout").made == (options, "actor", "rollout")
+    with pytest.raises(
+        ConfigError, match="is 'rdma': one of auto, object_store, broadcast, exchange, ipc, or module:function"
+    ):
+        name_of(RayOptions(weights_transport="rdma"), ONE, OTHER)
+    with pytest.raises(ConfigError, match=f"is {__name__}:Missing, which cannot be imported"):
+        make(f"{__name__}:Missing", options, "actor", "rollout")

@@ -75,7 +75,7 @@ def test_large_tensors_are_sampled_over_all_their_rows_and_columns():
     assert loss.value == pytest.approx(lost(first, present), rel=0.05)
 
 
-def test_it_is_measured_at_the_first_two_streams_and_every_so_many():
+def test_it_is_measured_at_the_first_three_streams_and_every_so_many():
     def measured(dtype):
         loss, numbers = RoundingLoss(), []
         for number in range(1, 40):
@@ -84,7 +84,7 @@ def test_it_is_measured_at_the_first_two_streams_and_every_so_many():
             numbers += [number] if loss.asked is None else []
         return numbers
 
-    assert measured(torch.bfloat16) == [1, 2, EVERY + 1, 2 * EVERY + 1]
+    assert measured(torch.bfloat16) == [1, 2, 3, EVERY + 1, 2 * EVERY + 1]
     assert measured(torch.float32) == []
 
 
@@ -92,7 +92,7 @@ def test_a_stream_of_weights_as_they_are_counts_as_none():
     loss = RoundingLoss()
     for _ in range(3):
         assert stream(loss, {"w": torch.ones(2)}, None)["w"].dtype == torch.float32
-    for asked in (None, None, torch.bfloat16):
+    for asked in (None, None, None, torch.bfloat16):
         stream(loss, {"w": torch.ones(2)})
         assert loss.asked == asked
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.pieces import Box
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
 from corerl.errors import RunError
 from corerl.models import compute_dtype
@@ -29,6 +31,7 @@ from corerl_engines.remote import frames
 from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
 from corerl_torch.weights import Slot, place
 from corerl_torch.weights.digest import digest
+from corerl_torch.weights.pieces import Round
 
 FINISH_REASONS = ("stop", "length", "abort")
 
@@ -157,11 +160,17 @@ class EngineBackend:
                 and generation fails until a complete update.
             DeadlineError: the engine did not answer within ``timeout`` seconds, and was killed.
         """
+        with self._update(version) as adapter:
+            self._send(self._expected.checked(weights), adapter, verify)
+
+    @contextlib.contextmanager
+    def _update(self, version: int) -> Iterator[int]:
+        """Within, the engine takes new weights, of the yielded adapter; a failure ends running calls."""
         self.started()
         adapter = version % max(1, self._adapters)
         try:
             self._process.ask("begin_update", self._options.timeout, adapter=adapter)
-            self._send(self._expected.checked(weights), adapter, verify)
+            yield adapter
         except BaseException:
             with contextlib.suppress(RunError):  # the engine may be dead
                 self._process.ask("end_update", self._options.timeout, version=None)
@@ -171,6 +180,51 @@ class EngineBackend:
             raise RunError(
                 f"no tensor of the update filled the engine's weight '{missing[0]}' (of {len(missing)} such)"
             )
+
+    def needs(self, weights: Sequence[tuple[str, Sequence[int], str]]) -> list[dict[str, list[Box]]] | None:
+        """See :class:`corerl_torch.weights.pieces.ShardedBackend`; adapters and quantised layers take whole weights.
+
+        Raises:
+            RunError: a weight is missing, unknown or of another shape.
+        """
+        self.started()
+        if self._adapters or self._options.quantization != "none":
+            return None
+        deque(self._expected.checked((name, torch.empty(tuple(s), device="meta")) for name, s, _ in weights), maxlen=0)
+        asked = [[name, list(shape), dtype] for name, shape, dtype in weights]
+        found = self._process.ask("needs", self._options.timeout, weights=asked)["needs"]
+        if found is None:
+            say(f"{self._kind.title} does not state the parts of weights that its ranks need: whole weights are sent")
+            return None
+        return [
+            {name: [tuple((start, stop) for start, stop in box) for box in boxes] for name, boxes in of_rank.items()}
+            for of_rank in found
+        ]
+
+    def expect(self, plans: Sequence[Mapping[str, Any]]) -> None:
+        """See :class:`corerl_torch.weights.pieces.ShardedBackend`."""
+        self._process.ask("expect", self._options.timeout, plans=list(plans))
+
+    def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
+        """As :meth:`update_weights`, from memory that the engine's ranks read themselves."""
+        with self._update(version):
+            loading: Future[Answer] | None = None
+            done = None
+            for each in rounds:
+                places = [list(place) for place in each.places]
+                _, following = self._process.submit("take", round=each.number, places=places, verify=verify)
+                if loading is not None and done is not None:
+                    self._taken(loading)
+                    done()
+                loading, done = following, each.done
+            if loading is not None and done is not None:
+                self._taken(loading)
+                done()
+
+    def _taken(self, loading: Future[Answer]) -> None:
+        """Wait until a round is loaded."""
+        if changed := self._process.answer(loading, "loading weights", self._options.timeout)["changed"]:
+            raise RunError(f"weight '{changed[0]}' arrived changed at the engine: its digest differs")
 
     def sleep(self) -> None:
         """Free the device's memory, if the engine can."""

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
+from corerl.contracts.pieces import Piece
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
@@ -42,7 +43,7 @@ from corerl_torch.schedules import build_schedule
 from corerl_torch.stepping import ModelWeights
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
-from corerl_torch.weights import as_in_files, saved_buffers
+from corerl_torch.weights import as_in_files, held, saved_buffers
 
 
 class FsdpStrategy:
@@ -137,6 +138,17 @@ class FsdpStrategy:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
         buffers = ((name, each.to(self.spec.device)) for name, each in saved_buffers(self.model))
         return itertools.chain(self.rounding.stream(self._weights, dtype), buffers)
+
+    @contextmanager
+    def sharded_weights(self, dtype: torch.dtype | None = None) -> Iterator[list[Piece] | None]:
+        """See :class:`corerl.contracts.pieces.ShardedStrategy`; adapters are merged into whole weights alone."""
+        if lora.enabled(self.spec):
+            yield None
+            return
+        config = self.model.config
+        found = list(held.pieces(config, self.model.named_parameters(), dtype))
+        self.rounding.look(((f"{each.name} {each.box}", each.tensor) for each in found), dtype)
+        yield [*found, *held.pieces(config, saved_buffers(self.model), None)]
 
     def measured(self) -> dict[str, float]:
         return self.rounding.metrics()

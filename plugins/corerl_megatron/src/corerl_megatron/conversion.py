@@ -1,11 +1,12 @@
 """Conversion of weights between Hugging Face and megatron-core: pure, exact functions for every :data:`Kind`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from corerl.contracts.pieces import Box
 from corerl_megatron.arithmetic import padded_vocabulary
 from corerl_megatron.families.family import Kind
 
@@ -50,6 +51,33 @@ def unshard(kind: Kind, shards: Sequence[Tensor], geometry: Geometry) -> list[Te
     if kind == "vocabulary":
         return [_join(shards)[: geometry.vocabulary]]
     return [_join(shards, dim=int(kind == "columns"))]
+
+
+def held(kind: Kind, own: Tensor, rank: int, ranks: int, geometry: Geometry) -> Iterator[tuple[int, Box, Tensor]]:
+    """(number of the part, box in it, values) of a rank's shard, as views; padding of the vocabulary is left out."""
+    if kind == "qkv":
+        yield from _held_heads(own, rank, ranks, geometry)
+        return
+    dim, position = int(kind == "columns"), 0 if kind == "whole" else rank
+    for number, values in enumerate(own.chunk(2) if kind == "gate_up" else (own,)):
+        start = position * values.shape[dim]
+        room = geometry.vocabulary - start if kind == "vocabulary" else values.shape[dim]
+        values = values.narrow(dim, 0, min(max(0, room), values.shape[dim]))
+        box = tuple((start, start + size) if each == dim else (0, size) for each, size in enumerate(values.shape))
+        if values.numel():
+            yield number, box, values
+
+
+def _held_heads(own: Tensor, rank: int, ranks: int, geometry: Geometry) -> Iterator[tuple[int, Box, Tensor]]:
+    """Of each group: its query heads, its key head, its value head."""
+    counts, here = [geometry.heads_per_group, 1, 1], geometry.groups // ranks
+    size = len(own) // (here * sum(counts))
+    cut: Callable[..., Sequence[Tensor]] = torch.split
+    rows = cut(own, [count * size for _ in range(here) for count in counts])
+    for position, values in enumerate(rows):
+        group, number = divmod(position, len(counts))
+        start = (rank * here + group) * len(values)
+        yield number, ((start, start + len(values)), *((0, each) for each in values.shape[1:])), values
 
 
 def _interleave(parts: Sequence[Tensor], geometry: Geometry) -> Tensor:

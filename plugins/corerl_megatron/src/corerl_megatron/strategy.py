@@ -17,6 +17,7 @@ from torch import Tensor
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
+from corerl.contracts.pieces import Piece
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import ARCHITECTURE, MicroBatching, StrategySpec
@@ -151,6 +152,21 @@ class MegatronStrategy:
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
         return self.rounding.stream(self._named_weights, dtype)
+
+    @contextmanager
+    def sharded_weights(self, dtype: torch.dtype | None = None) -> Iterator[list[Piece] | None]:
+        """See :class:`corerl.contracts.pieces.ShardedStrategy`; not of merged adapters and of mbridge's export."""
+        if self.adapted is not None or self.options.use_mbridge:
+            yield None
+            return
+        away = self._weights.away and not self.options.param_offload
+        self._weights.restore()
+        found = list(self.weights_table.held(dtype))
+        self.rounding.look(((f"{each.name} {each.box}", each.tensor) for each in found), dtype)
+        yield found
+        if away:
+            self._weights.offload(self._parameters())
+        self._rest()
 
     def measured(self) -> dict[str, float]:
         return self.rounding.metrics()

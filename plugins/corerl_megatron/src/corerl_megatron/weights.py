@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from corerl.contracts.pieces import Piece
 from corerl_megatron.arithmetic import ModelFacts
-from corerl_megatron.conversion import shard, unshard
+from corerl_megatron.conversion import held, shard, unshard
 from corerl_megatron.parallel import Group, Layout
 from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
 from corerl_torch import ranks as world
@@ -87,6 +88,23 @@ class Weights:
             parameter = self.local(weight)
             parts = [] if parameter is None else self._parts(weight, of(parameter))
             yield from zip(weight.parts, self._everywhere(weight, parts, like), strict=True)
+
+    def held(self, dtype: torch.dtype | None) -> Iterator[Piece]:
+        """The pieces of this rank; no communication, no copy.
+
+        Args:
+            dtype: in which floating-point pieces are sent; None: their own.
+        """
+        for weight in self.table:
+            parameter = self.local(weight)
+            if parameter is None:
+                continue
+            own = parameter.detach()
+            kind = dtype if dtype is not None and own.is_floating_point() else own.dtype
+            rank, size = (self.ranks.tensor.rank, self.ranks.tensor.size) if weight.expert is None else (0, 1)
+            for number, box, values in held(weight.kind, own, rank, size, self.geometry):
+                name = weight.parts[number]
+                yield Piece(name, tuple(self.shapes[name]), box, values, kind)
 
     def _parts(self, weight: Weight, own: Tensor) -> list[Tensor]:
         """The parts, on the ranks of the stage (for experts: on one expert-parallel rank)."""

@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
@@ -52,8 +51,10 @@ class RayOptions:
         "seconds without a sign of life of a worker's process; the request is sent after half of them",
         gt=0,
     )
-    weights_transport: Literal["auto", "object_store", "broadcast", "ipc"] = option(
-        "auto", "way of weights to the rollout workers; auto: ipc on shared GPUs, broadcast between pools of GPUs"
+    weights_transport: str = option(
+        "auto",
+        "way of weights to the rollout workers: object_store, broadcast, exchange, ipc, sharded, or module:function of another; "
+        "auto: ipc on shared GPUs, broadcast between pools of GPUs",
     )
     weights_bucket_mb: int = option(512, "MiB of weights sent at a time, in two buckets", ge=1)
     environment: list[str] = option(

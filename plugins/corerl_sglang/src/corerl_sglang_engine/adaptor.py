@@ -167,6 +167,17 @@ class SglangEngine:
         digests = await self.ask("load", bucket=bucket, verify=verify)
         return digests if verify else []
 
+    async def needs(self, weights: list[list[Any]]) -> list[dict[str, Any]] | None:
+        found = await self.ask("needs", named=weights)
+        return None if None in found else found
+
+    async def expect(self, plans: list[dict[str, Any]]) -> None:
+        await self.ask("expect", plans=plans)
+
+    async def take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
+        changed = await self.ask("take", number=number, places=places, verify=verify)
+        return [name for each in changed for name in each]
+
     async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int]]:
         answers = await self.ask("end_update", complete=complete, adapter=adapter)
         lacking = {name for answer in answers for name in answer["lacking"]}

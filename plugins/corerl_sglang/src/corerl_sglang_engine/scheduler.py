@@ -6,8 +6,8 @@ import traceback
 from typing import Any
 
 import torch
-from corerl_engine import recorder, weights
-from corerl_engine.digest import digests
+from corerl_engine import pieces, recorder, weights
+from corerl_engine.digest import digest, digests
 from sglang.srt.layers.parameter import ModelWeightParameter
 from sglang.srt.layers.sampler import Sampler, murmur_hash32
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
@@ -43,6 +43,10 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     corerl_pairs: Pairs
     """of the present update"""
+
+    corerl_found: pieces.Found
+    corerl_receiver: pieces.Receiver | None = None
+    """of updates in pieces"""
 
     corerl_adapters: Adapters | None = None
     """which updates consist of; None: of all weights"""
@@ -121,6 +125,9 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
             written.forget(self._corerl_model())
             self.corerl_requantized.begin()
             self.corerl_pairs = Pairs(self._corerl_model())
+            if self.corerl_receiver is not None:
+                with torch.no_grad():
+                    self.corerl_receiver.begin()
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; returns their digests if requested."""
@@ -136,6 +143,41 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         taken = digests(tensor for _, tensor in tensors) if verify else []
         torch.get_device_module().synchronize()  # the bucket is reused
         return taken
+
+    def corerl_needs(self, named: list[list[Any]]) -> dict[str, Any] | None:
+        """The boxes of each weight (name, shape, dtype) that this rank loads; None: its loader reads values."""
+        model = self._corerl_model()
+
+        def load(tensors: Any) -> None:
+            model.load_weights(iter(Pairs(model).complete(list(tensors))))
+
+        try:
+            self.corerl_found = pieces.find(load, named)
+        except Exception:  # of a loader that computes with values, which there are none of: see the log
+            traceback.print_exc()
+            return None
+        boxes: dict[str, Any] = self.corerl_found.reads.boxes
+        return boxes
+
+    def corerl_expect(self, plans: list[dict[str, Any]]) -> None:
+        """Open the memory in which this rank's rounds arrive."""
+        model = self._corerl_model()
+
+        def load(tensors: Any) -> None:
+            model.load_weights(iter(self.corerl_pairs.complete(list(tensors))))
+
+        found = pieces.Found(load, self.corerl_found.reads, set())
+        device = torch.device("cuda", torch.cuda.current_device())
+        self.corerl_receiver = pieces.Receiver(found, plans[self.tp_group.rank_in_group], True, device, digest)
+
+    def corerl_take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
+        """Load a round of pieces; returns the names of those that have changed on the way."""
+        assert self.corerl_receiver is not None
+        names: list[str]
+        with torch.no_grad():
+            names, _ = self.corerl_receiver.take(number, *places[self.tp_group.rank_in_group], verify=verify)
+        torch.get_device_module().synchronize()  # the memory is reused
+        return names
 
     def corerl_end_update(self, complete: bool, adapter: int) -> dict[str, Any]:
         """Forget all prefixes.

@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.pieces import Box, ShardedStrategy
 from corerl.contracts.token_outputs import TokenChunk, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.errors import CoreRLError
@@ -161,13 +163,15 @@ class RankJobs(ABC):
         before = strategy.forward(experience, objective.wanted)
         metrics = strategy.update(experience, objective)
         after = strategy.forward(experience, objective.wanted)
+        weights = copied_weights(strategy)
         return {
             "before": flat(before),
             "after": flat(after),
             "metrics": {name: mean.value for name, mean in metrics.items()},
             "gradient": gradient,
             "start": start,
-            "weights": copied_weights(strategy),
+            "weights": weights,
+            "pieces": checked_pieces(strategy, weights),
             "place": (strategy.data_parallel_rank, strategy.data_parallel_size),
         }
 
@@ -207,3 +211,31 @@ class RankJobs(ABC):
 def share(experience: Experience, strategy: TrainingStrategy) -> Experience:
     """The rows of this data-parallel rank, round-robin."""
     return experience.select(torch.arange(strategy.data_parallel_rank, len(experience), strategy.data_parallel_size))
+
+
+def checked_pieces(strategy: Any, weights: Mapping[str, Tensor]) -> list[tuple[str, Box]] | None:
+    """The places of the pieces of a rank, whose values must be those of the whole weights; None: it has none."""
+    if not isinstance(strategy, ShardedStrategy):
+        return None
+    with strategy.sharded_weights() as pieces:
+        for piece in pieces or ():
+            own = weights[piece.name]
+            if own.shape != torch.Size(piece.shape) or not torch.equal(part(own, piece.box), piece.tensor.cpu()):
+                raise AssertionError(f"the piece {piece.box} of '{piece.name}' has other values than the weight")
+        return None if pieces is None else [(piece.name, piece.box) for piece in pieces]
+
+
+def assert_covered(results: Sequence[Mapping[str, Any]]) -> None:
+    """The pieces of all ranks of :meth:`RankJobs.agree` make up the weights."""
+    seen = {name: torch.zeros(weight.shape, dtype=torch.bool) for name, weight in results[0]["weights"].items()}
+    for result in results:
+        for name, box in result["pieces"]:
+            part(seen[name], box).fill_(True)
+    missing = [name for name, own in seen.items() if not own.all()]
+    if missing:
+        raise AssertionError(f"no rank has a piece of all of '{missing[0]}'")
+
+
+def part(weight: Tensor, box: Box) -> Tensor:
+    """The view of a box."""
+    return weight[tuple(slice(start, stop) for start, stop in box)]

@@ -1,12 +1,15 @@
 """The part of training that the rounding of weights for an engine takes away."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 SAMPLE = 2**13
 """elements of a tensor that are looked at, evenly spread"""
+
+FIRST = 3
+"""streams until the weights have changed: at the start of a run, a plan of pieces looks at them once more"""
 
 EVERY = 16
 """streams of weights from one that is measured to the next"""
@@ -22,10 +25,10 @@ class RoundingLoss:
     0: the change arrives, as dithered noise where it is smaller than the spacing of rounded numbers. 1: none arrives,
     which happens to changes of weights that were rounded numbers themselves, as the base model's under LoRA.
 
-    The first two streams are measured, then every :data:`EVERY`-th.
+    The first :data:`FIRST` streams are measured, then every :data:`EVERY`-th.
 
     Attributes:
-        value: of the last stream that was measured; None before the second.
+        value: of the last stream that was measured; None before the weights have changed.
     """
 
     def __init__(self) -> None:
@@ -41,15 +44,25 @@ class RoundingLoss:
         """
         if dtype is None:
             return weights(None)
+        return self._measured(weights(None), dtype) if self._is_due(dtype) else weights(dtype)
+
+    def look(self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None) -> None:
+        """As :meth:`stream`, of weights that are rounded elsewhere."""
+        if dtype is not None and self._is_due(dtype):
+            for _ in self._measured(iter(weights), dtype, rounds=False):
+                pass
+
+    def _is_due(self, dtype: torch.dtype) -> bool:
         self._streams += 1
-        is_due = dtype != torch.float32 and (self._streams <= 2 or self._streams % EVERY == 1)
-        return self._measured(weights(None), dtype) if is_due else weights(dtype)
+        return dtype != torch.float32 and (self._streams <= FIRST or self._streams % EVERY == 1)
 
     def metrics(self) -> dict[str, float]:
         return {} if self.value is None else {"weights/update_lost_in_rounding": self.value}
 
     @torch.no_grad()
-    def _measured(self, weights: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def _measured(
+        self, weights: Iterator[tuple[str, Tensor]], dtype: torch.dtype, *, rounds: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
         """Pass a stream on, rounded; measured once it has been read to its end."""
         kept = whole = 0.0
         for name, tensor in weights:
@@ -64,7 +77,7 @@ class RoundingLoss:
                 each = tensor.numel() / len(present)
                 kept += each * float(arrived @ change)
                 whole += each * float(change @ change)
-            yield name, tensor.to(dtype)
+            yield name, tensor.to(dtype) if rounds else tensor
         if whole:
             self.value = 1 - kept / whole
 

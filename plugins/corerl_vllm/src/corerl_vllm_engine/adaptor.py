@@ -154,6 +154,17 @@ class VllmEngine:
         digests: list[list[int]] = await self._answer(loading)
         return digests if verify else []
 
+    async def needs(self, weights: list[list[Any]]) -> list[dict[str, Any]] | None:
+        found = await self._answer(self._engine.collective_rpc("corerl_needs", args=(weights,)))
+        return None if None in found else list(found)
+
+    async def expect(self, plans: list[dict[str, Any]]) -> None:
+        await self._answer(self._engine.collective_rpc("corerl_expect", args=(plans,)))
+
+    async def take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
+        changed = await self._answer(self._engine.collective_rpc("corerl_take", args=(number, places, verify)))
+        return [name for each in changed for name in each]
+
     async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int | None]]:
         lacking = await self._answer(self._engine.collective_rpc("corerl_end_update", args=(complete, adapter)))
         states = self._engine.output_processor.request_states

@@ -93,6 +93,16 @@ class Replicas:
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
         return [digests for each in await self._all("load", bucket, verify) for digests in each]
 
+    async def needs(self, weights: list[list[Any]]) -> list[dict[str, Any]] | None:
+        needs: list[dict[str, Any]] | None = (await self._all("needs", weights))[0]
+        return needs
+
+    async def expect(self, plans: list[dict[str, Any]]) -> None:
+        await self._all("expect", plans)
+
+    async def take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
+        return [name for each in await self._all("take", number, places, verify) for name in each]
+
     async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int | None]]:
         missing, tokens = zip(*await self._all("end_update", complete, adapter), strict=True)
         return sorted(set[str]().union(*missing)), {name: count for each in tokens for name, count in each.items()}

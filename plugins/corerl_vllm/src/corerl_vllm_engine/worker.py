@@ -1,12 +1,14 @@
 """Operations of the engine's workers, each with its share of the model, beyond those of vLLM."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from corerl_engine import recorder, weights
-from corerl_engine.digest import digests
+from corerl_engine import pieces, recorder, weights
+from corerl_engine.digest import digest, digests
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
@@ -28,6 +30,9 @@ class Worker:
     rank: int
 
     corerl_adapters: Sequence[Adapter] = ()
+    corerl_found: pieces.Found | None = None
+    corerl_receiver: pieces.Receiver | None = None
+    """of updates in pieces"""
 
     def corerl_prepare(self, keeps: bool, bitwise: bool = False, adapter: dict[str, Any] | None = None) -> list[str]:
         """Prepare the worker once, after the start; returns the CUDA devices that this worker sees.
@@ -53,6 +58,9 @@ class Worker:
         model = self._corerl_model()
         self.corerl_names = names_of(model)
         self.corerl_loaded: set[str] = set()
+        if self.corerl_receiver is not None:
+            with torch.no_grad():
+                self.corerl_receiver.begin()
         if not self.corerl_in_place:
             if self.device.type == "cpu":
                 pack_experts_again(model)
@@ -80,6 +88,36 @@ class Worker:
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the bucket is reused
         return taken
+
+    def corerl_needs(self, named: list[list[Any]]) -> dict[str, Any] | None:
+        """The boxes of each weight (name, shape, dtype) that this worker loads; None: its loader reads values."""
+        model = self._corerl_model()
+        try:
+            with self._corerl_loading(), unused(model, self.vllm_config.model_config, self.corerl_in_place):
+                found = self.corerl_found = pieces.find(model.load_weights, named)
+        except Exception:  # of a loader that computes with values, which there are none of: see the log
+            traceback.print_exc()
+            return None
+        boxes: dict[str, Any] = found.reads.boxes
+        return boxes
+
+    def corerl_expect(self, plans: list[dict[str, Any]]) -> None:
+        """Open the memory in which this worker's rounds arrive."""
+        assert self.corerl_found is not None
+        self.corerl_receiver = pieces.Receiver(
+            self.corerl_found, plans[self.rank], self.corerl_in_place, self.device, digest
+        )
+
+    def corerl_take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
+        """Load a round of pieces; returns the names of those that have changed on the way."""
+        assert self.corerl_receiver is not None
+        with self._corerl_loading():
+            changed, loaded = self.corerl_receiver.take(number, *places[self.rank], verify=verify)
+        self.corerl_loaded |= set(map(as_reported, loaded))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # the memory is reused
+        names: list[str] = changed
+        return names
 
     def corerl_end_update(self, complete: bool, adapter: int = 0) -> list[str]:
         """End an update; returns vLLM's names of weights that were not loaded, or of layers that it does not have."""
@@ -112,6 +150,32 @@ class Worker:
         stack.enter_context(set_current_vllm_config(self.vllm_config))
         stack.enter_context(torch.device(self.device))
         return stack
+
+
+@contextmanager
+def unused(model: Any, config: Any, in_place: bool) -> Iterator[None]:
+    """Within, the parameters have the shapes of files, and their loaders load at once; afterwards they are as before.
+
+    Args:
+        in_place: they have these shapes at all times.
+    """
+    if in_place:
+        yield
+        return
+    initialize_layerwise_reload(model)
+    for parameter in (each for layer in model.modules() for each in layer._parameters.values() if each is not None):
+        loader: Any = getattr(parameter, "weight_loader", None)
+        while getattr(loader, "__name__", "") == "online_process_loader":
+            loader = loader.__wrapped__
+            parameter.weight_loader = loader
+    reload = logging.getLogger(initialize_layerwise_reload.__module__)
+    level = reload.level
+    reload.setLevel(logging.ERROR)  # it would warn of every layer without weights
+    try:
+        yield
+    finally:
+        finalize_layerwise_reload(model, config)
+        reload.setLevel(level)
 
 
 def names_of(model: Any) -> set[str]:

@@ -82,6 +82,21 @@ class Engine(Protocol):
         """
         ...
 
+    async def needs(self, weights: list[list[Any]]) -> "list[dict[str, Any]] | None":
+        """Of each worker, the boxes of each weight (name, shape, dtype) that it loads; None: only whole weights.
+
+        An adaptor may lack it, ``expect`` and ``take``.
+        """
+        ...
+
+    async def expect(self, plans: list[dict[str, Any]]) -> None:
+        """Each worker's ``plan`` of :class:`corerl_engines.remote.pieces.Receiver`."""
+        ...
+
+    async def take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
+        """Load a round from each worker's memory; returns the names of weights whose digests differ."""
+        ...
+
     async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int | None]]:
         """Drop what was cached of old weights.
 
@@ -157,6 +172,9 @@ class Server:
             "cancel": self._cancel,
             "begin_update": self._begin_update,
             "load": self._load,
+            "needs": self._needs,
+            "expect": self._expect,
+            "take": self._take,
             "end_update": self._end_update,
             "sleep": self._sleep,
             "wake": self._wake,
@@ -269,6 +287,17 @@ class Server:
 
     async def _load(self, message: dict[str, Any], number: int) -> Answer:
         return {"digests": await self._engine.load(message["bucket"], message["verify"])}, b""
+
+    async def _needs(self, message: dict[str, Any], number: int) -> Answer:
+        needs = getattr(self._engine, "needs", None)
+        return {"needs": None if needs is None else await needs(message["weights"])}, b""
+
+    async def _expect(self, message: dict[str, Any], number: int) -> Answer:
+        await self._engine.expect(message["plans"])
+        return {}, b""
+
+    async def _take(self, message: dict[str, Any], number: int) -> Answer:
+        return {"changed": await self._engine.take(message["round"], message["places"], message["verify"])}, b""
 
     async def _end_update(self, message: dict[str, Any], number: int) -> Answer:
         """``version`` is null for an abandoned update: generation then fails until a complete one."""

@@ -50,12 +50,18 @@ class Held:
         return False
 
 
-def _opened(source: Mapping[str, Any]) -> Tensor:
-    """(bytes,) uint8: the memory of a bucket."""
+def memory(source: Mapping[str, Any]) -> Tensor:
+    """(bytes,) uint8: the shared memory itself, on any device."""
     if "path" in source:
         return _mapped(source["path"])
+    return _shared(source["device"], tuple(source["handle"]))
+
+
+def _opened(source: Mapping[str, Any]) -> Tensor:
+    """(bytes,) uint8: the memory of a bucket."""
+    shared = memory(source)
     # an engine that can sleep keeps weights in memory that other devices cannot write
-    return _shared(source["device"], tuple(source["handle"])).to(torch.cuda.current_device())
+    return shared.to(torch.cuda.current_device()) if shared.is_cuda else shared
 
 
 def _views(flat: Tensor, layout: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Tensor]]:

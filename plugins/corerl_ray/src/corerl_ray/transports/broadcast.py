@@ -7,7 +7,7 @@ Neither waits for the controller, and on GPUs neither waits for the device: all 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from corerl.errors import CoreRLError, EngineDeadError, RunError
-from corerl_ray.calls import Call, Member, Wait
+from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 from corerl_ray.spread import as_one
@@ -57,31 +57,12 @@ class Broadcast:
             for member in self.actor.members
         ]
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
-        self._wait(calls, readers, deadline)
-
-    def _wait(self, calls: list[Call], readers: tuple[Member, ...], deadline: float) -> None:
-        wait = Wait(self.actor.waiter, deadline, WHAT)
-        lost: list[EngineDeadError] = []
-        broken: list[str] = []
-        ended: list[CoreRLError] = []
-        while calls:
-            for call, result in wait.some(calls).items():
-                calls = [other for other in calls if other is not call]
-                if isinstance(result, Broken):
-                    broken.append(f"{call.member}: {result.text}")
-                elif isinstance(result, EngineDeadError) and result.workers:
-                    lost.append(result)
-                    self.joined = ()
-                    there = filter(self.rollout.has, readers)
-                    leaving = [Call(member, member.host.apply.remote(leave)) for member in there]
-                    with suppress(EngineDeadError):
-                        self.actor.waiter.wait(leaving, deadline, WHAT)
-                elif isinstance(result, CoreRLError):
-                    ended.append(result)
-        if lost or ended:
-            raise as_one(lost) if lost else ended[0]
-        if broken:
-            raise self.actor.waiter.fail(RunError(broken[0]), wait.known)
+        try:
+            settle(calls, self.actor.waiter, lambda: filter(self.rollout.has, readers), leave, deadline)
+        except EngineDeadError as error:
+            if error.workers:
+                self.joined = ()
+            raise
 
     def _join(self, readers: tuple[Member, ...], deadline: float) -> None:
         waiter, first = self.actor.waiter, self.actor.members[0]
@@ -95,6 +76,41 @@ class Broadcast:
         ]
         waiter.wait(calls, deadline, WHAT)
         self.joined = readers
+
+
+def settle(
+    calls: list[Call],
+    waiter: Waiter,
+    there: Callable[[], Iterable[Member]],
+    leave: Callable[[WorkerHost], None],
+    deadline: float,
+) -> None:
+    """Wait for the calls of a transfer; if a rollout worker is lost, those that are ``there`` leave the group.
+
+    Raises:
+        EngineDeadError: rollout workers were lost.
+        CoreRLError: another failure.
+    """
+    wait = Wait(waiter, deadline, WHAT)
+    lost: list[EngineDeadError] = []
+    broken: list[str] = []
+    ended: list[CoreRLError] = []
+    while calls:
+        for call, result in wait.some(calls).items():
+            calls = [other for other in calls if other is not call]
+            if isinstance(result, Broken):
+                broken.append(f"{call.member}: {result.text}")
+            elif isinstance(result, EngineDeadError) and result.workers:
+                lost.append(result)
+                leaving = [Call(member, member.host.apply.remote(leave)) for member in there()]
+                with suppress(EngineDeadError):
+                    waiter.wait(leaving, deadline, WHAT)
+            elif isinstance(result, CoreRLError):
+                ended.append(result)
+    if lost or ended:
+        raise as_one(lost) if lost else ended[0]
+    if broken:
+        raise waiter.fail(RunError(broken[0]), wait.known)
 
 
 @dataclass
@@ -167,7 +183,7 @@ def join(host: WorkerHost, address: str, port: int, rank: int, size: int) -> Non
     """In every process of the group: join it."""
     link = host.transport if rank == 0 else Link.connect(address, port, host.timeout)
     device = own_device()
-    host.transport = Channel(link, _group(link, device, rank, size, host), device)
+    host.transport = Channel(link, group_of(link, device, rank, size, host), device)
 
 
 def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> Broken | None:
@@ -176,7 +192,7 @@ def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> 
     channel: Channel | None = host.transport if is_source else None
     if channel is not None:
         try:
-            with _left_by_others(channel):
+            with left_by_others(channel):
                 _send(channel, weights, bucket_bytes, verify)
         except BrokenError:
             channel.leave()
@@ -204,7 +220,7 @@ def _send(channel: Channel, weights: Iterator[tuple[str, Tensor]], bucket_bytes:
 
 
 @contextmanager
-def _left_by_others(channel: Channel) -> Iterator[None]:
+def left_by_others(channel: Channel) -> Iterator[None]:
     """Within, a rollout worker that leaves the group (:func:`leave`) aborts running operations here."""
     ended = threading.Event()
 
@@ -257,7 +273,7 @@ def _ask(channel: Channel, number: int) -> tuple[Any, Bucket] | None:
     return channel.broadcast(data), described(message, data)
 
 
-def _group(link: Link, device: torch.device, rank: int, size: int, host: WorkerHost) -> Any:
+def group_of(link: Link, device: torch.device, rank: int, size: int, host: WorkerHost) -> Any:
     """A process group in addition to the default one, which belongs to the training strategy."""
     timeout = timedelta(seconds=host.timeout)
     if device.type == "cuda":

@@ -15,9 +15,12 @@ from torch import Tensor
 from corerl_ray.calls import Call, Member
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
+from corerl_ray.transports import sharded
 from corerl_ray.transports.link import Link, ReceiverGoneError, describe, described, own_device
+from corerl_ray.transports.sharded import Asking
 from corerl_ray.transports.shared_memory import Shared, forget, open_handle
 from corerl_torch.weights import Bucket, pack, unpack
+from corerl_torch.weights.plan import Plan
 
 WHAT = "sending the weights (runtime.options.timeout)"
 
@@ -27,24 +30,39 @@ class Ipc:
     """Rollout worker i, of t places, reads from actor worker t * i.
 
     Attributes:
+        in_pieces: if the actor's ranks name their pieces, and the engines' ranks their needs, pieces are sent instead of
+            whole weights (:mod:`corerl_ray.transports.sharded`).
         linked: the connected rollout workers.
+        plan: of pieces; None: whole weights are sent.
     """
 
     actor: Group
     rollout: Group
     half_bytes: int
+    in_pieces: bool = False
     linked: tuple[Member, ...] = ()
+    plan: Plan | None = None
 
     def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
         if self.linked != readers:
             self._link(readers, deadline)
+        if self.plan is not None:
+            calls = [Call(member, member.host.apply.remote(sharded.send, verify)) for member in self.actor.members]
+            calls += [Call(member, member.host.apply.remote(sharded.receive, version, verify)) for member in readers]
+            waiter.wait(calls, deadline, WHAT)
+            return
         calls = [Call(member, member.host.apply.remote(send, self.half_bytes, verify)) for member in self.actor.members]
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
         waiter.wait(calls, deadline, WHAT)
 
     def _link(self, readers: tuple[Member, ...], deadline: float) -> None:
         waiter, members = self.actor.waiter, self.actor.members
+        if self.in_pieces:
+            self.plan = sharded.make(Asking(waiter, deadline, WHAT), members, readers, self.half_bytes * 2 // 3)
+        if self.plan is not None:
+            self.linked = readers
+            return
         places = len(members) // readers[0].world_size
         waiter.wait([Call(member, member.host.apply.remote(unlink)) for member in members], deadline, WHAT)
         sources = [members[reader.rank * places] for reader in readers]

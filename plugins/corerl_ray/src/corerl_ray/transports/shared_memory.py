@@ -26,6 +26,14 @@ class Shared:
         _, *parts = data.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
         return cls(data, {"cuda": [part.hex() if isinstance(part, bytes) else part for part in parts], "size": size})
 
+    @property
+    def source(self) -> dict[str, Any]:
+        """As ``corerl_engine.weights`` opens it, in an engine's process."""
+        if "path" in self.handle:
+            return {"path": self.handle["path"]}
+        uuid = torch.cuda.get_device_properties(self.data.device).uuid
+        return {"device": str(uuid), "handle": self.handle["cuda"]}
+
     def close(self) -> None:
         """Allow no further opening; open memory remains."""
         if "file" in self.handle:

@@ -1,0 +1,330 @@
+"""Weights from two ranks of a trainer to the two ranks of an engine on the same two GPUs: bytes, seconds, bare NCCL.
+
+    python benchmarks/gpu/sharded_weights.py --shapes qwen2.5-1.5b                  # two GPUs, about 60 s
+    python benchmarks/gpu/sharded_weights.py --ranks 1 --trainers tp --ways exchange,broadcast    # two GPUs, 30 s
+
+Layouts of the trainer: ``fsdp`` divides the rows of every weight, ``tp`` as tensor parallel does; values are float32,
+and sent in bfloat16. The engine has as many ranks under tensor parallel, with fused projections, in the process of the
+rollout worker.
+
+On the same GPUs, ``pieces`` is the plan from sharded to sharded; ``whole`` gathers every weight on each rank, and the
+engine's ranks take their parts out of the first GPU's copy. On GPUs of its own (``--ranks`` for the trainer, as many
+for the engine), the engine gets pieces by ``exchange``, and whole weights by ``broadcast``.
+
+``bytes / model``: values that engine ranks get, over the bytes of the model; ``crossing`` is the part that leaves its
+GPU. ``seconds`` is what the controller waits, calls of Ray included: the median of ``--repeat``. ``bare GB/s`` is one
+NCCL broadcast of the model's bytes between two GPUs, and ``of bare`` the rate of whole updates over that.
+``same``: every parameter of the engine has the bits of the trainer's rounded weights. Without GPUs the same code runs
+over gloo.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from weights import DEVICE, shapes, synchronize
+
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import dispatch
+from corerl.contracts.pieces import Box, Piece
+from corerl.contracts.runtimes import Pool, Role
+from corerl_engines.remote import pieces
+from corerl_ray.calls import Call
+from corerl_ray.host import WorkerHost
+from corerl_ray.launch import launch
+from corerl_ray.options import RayOptions
+from corerl_torch.weights.digest import digest
+from corerl_torch.weights.held import local_boxes
+from corerl_torch.weights.pieces import Round
+
+RANKS = 2
+"""of the trainer, and of the engine"""
+SENT = torch.bfloat16
+
+COLUMNS = ("o_proj.weight", "down_proj.weight")
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
+
+
+def divided(name: str, shape: Sequence[int]) -> int | None:
+    """The dimension that tensor parallel divides; None: every rank has the whole weight."""
+    if name.endswith(COLUMNS):
+        return 1
+    is_row = any(part in name for part in (*FUSED, "embed_tokens", "lm_head"))
+    return 0 if is_row and shape[0] % RANKS == 0 else None
+
+
+class Actor:
+    """A rank of a trainer with the weights of a published shape, random numbers."""
+
+    def __init__(self, shape: str, layout: str, pieces: bool) -> None:
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
+        mesh, self.pieces = init_device_mesh(DEVICE, (RANKS,)), pieces
+        generator = torch.Generator(DEVICE).manual_seed(0)
+        self.tensors: dict[str, DTensor] = {}
+        for name, size in shapes(shape):
+            dim = 0 if layout == "fsdp" else divided(name, size)
+            whole = torch.empty(size, device=DEVICE).normal_(generator=generator)  # the same numbers on both ranks
+            chunks = whole.chunk(RANKS, dim or 0)
+            local = whole if dim is None else chunks[dist.get_rank()].clone()
+            placement = Replicate() if dim is None else Shard(dim)
+            self.tensors[name] = DTensor.from_local(local, mesh, [placement], run_check=False)
+            del whole, chunks
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self.tensors.items():
+            sent: Any = tensor.to(SENT)
+            yield name, sent.full_tensor()
+
+    @contextmanager
+    def sharded_weights(self, dtype: torch.dtype | None = None) -> Iterator[list[Piece] | None]:
+        yield (
+            [
+                Piece(name, tuple(tensor.shape), box, values, SENT)
+                for name, tensor in self.tensors.items()
+                for box, values in local_boxes(tensor)
+            ]
+            if self.pieces
+            else None
+        )
+
+    @dispatch("all")
+    def scale(self) -> None:
+        """New weights."""
+        for tensor in self.tensors.values():
+            tensor.to_local().mul_(1.01)
+
+
+class EngineRank:
+    """The parameters of one rank of an engine, and a loader as the engines have."""
+
+    def __init__(self, shape: str, rank: int, device: int) -> None:
+        self.device = torch.device("cuda", device) if DEVICE == "cuda" else torch.device("cpu")
+        self.rank = rank
+        sizes = dict(shapes(shape))
+        rows: dict[str, int] = {}
+        self.places: dict[str, tuple[str, int, int]] = {}
+        """name -> parameter, first row, rows"""
+        for name, size in sizes.items():
+            last = next((each for each in FUSED if f".{each}." in name), None)
+            own = name if last is None else name.replace(last, FUSED[last])
+            dim = divided(name, size)
+            length = size[0] // RANKS if dim == 0 else size[0]
+            self.places[name] = own, rows.get(own, 0), length
+            rows[own] = rows.get(own, 0) + length
+        self.parameters: dict[str, Tensor] = {}
+        for name, (own, _, _) in self.places.items():
+            rest = list(sizes[name][1:])
+            if divided(name, sizes[name]) == 1:
+                rest[0] //= RANKS
+            self.parameters[own] = torch.zeros(rows[own], *rest, dtype=SENT, device=self.device)
+
+    def load(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        for name, tensor in named:
+            own, first, length = self.places[name]
+            dim = divided(name, tensor.shape)
+            if dim is not None:
+                each = tensor.shape[dim] // RANKS
+                tensor = tensor.narrow(dim, self.rank * each, each)
+            self.parameters[own].narrow(0, first, length).copy_(tensor, non_blocking=True)
+
+
+class Rollout:
+    """A rollout worker with the ranks of an engine."""
+
+    def __init__(self, shape: str) -> None:
+        self.ranks = [EngineRank(shape, rank, rank) for rank in range(RANKS)]
+        self.receivers: list[pieces.Receiver] = []
+        self.threads = ThreadPoolExecutor(RANKS)
+
+    def on_backend(self, function: Callable[[Any], Any]) -> Any:
+        return function(self)
+
+    def needs(self, weights: Sequence[tuple[str, Sequence[int], str]]) -> list[dict[str, list[Box]]]:
+        self.found = [pieces.find(rank.load, weights) for rank in self.ranks]
+        return [
+            {name: [tuple((a, b) for a, b in box) for box in boxes] for name, boxes in found.reads.boxes.items()}
+            for found in self.found
+        ]
+
+    def expect(self, plans: Sequence[Mapping[str, Any]]) -> None:
+        self.receivers = [
+            pieces.Receiver(found, plan, True, rank.device, digest)
+            for found, plan, rank in zip(self.found, plans, self.ranks, strict=True)
+        ]
+
+    def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
+        for receiver in self.receivers:
+            receiver.begin()
+
+        def take(rank: int, number: int, place: Sequence[int]) -> list[str]:
+            if DEVICE == "cuda":
+                torch.cuda.set_device(rank)
+            with torch.no_grad():
+                changed, _ = self.receivers[rank].take(number, *place, verify=verify)
+            synchronize()
+            return changed
+
+        for each in rounds:
+            taken = [self.threads.submit(take, rank, each.number, place) for rank, place in enumerate(each.places)]
+            assert not any(future.result() for future in taken)
+            each.done()
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
+        for name, tensor in weights:
+            for rank in self.ranks:
+                rank.load([(name, tensor)])
+        for device in range(RANKS) if DEVICE == "cuda" else ():
+            torch.cuda.synchronize(device)
+
+    @dispatch("rank_zero")
+    def sums(self) -> list[int]:
+        """The digest of every parameter of every rank."""
+        return [int(digest(each, SENT)) for rank in self.ranks for each in rank.parameters.values()]
+
+
+def bare(host: WorkerHost, size: int, repeat: int) -> float:
+    """In each actor worker: the median time of a broadcast of ``size`` bytes."""
+    data = torch.empty(size, dtype=torch.uint8, device=DEVICE)
+    times = []
+    for _ in range(repeat + 1):
+        synchronize()
+        started = time.perf_counter()
+        dist.broadcast(data, 0)
+        synchronize()
+        times.append(time.perf_counter() - started)
+    del data
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+    return statistics.median(times[1:])
+
+
+def bare_apart(host: WorkerHost, size: int, repeat: int) -> float:
+    """As :func:`bare`, by the group of ``exchange`` with one rank in each process."""
+    end = host.transport.ends[0]
+    data = torch.empty(size, dtype=torch.uint8, device=end.filling.device)
+    times = []
+    for _ in range(repeat + 1):
+        synchronize()
+        started = time.perf_counter()
+        end.channel.group.broadcast([data], dist.BroadcastOptions()).wait()
+        synchronize()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def true_sums(host: WorkerHost, shape: str) -> list[int]:
+    """In each actor worker: what :meth:`Rollout.sums` must be."""
+    weights = dict(host.worker.weights())
+    if dist.get_rank():
+        return []
+    found = []
+    for number in range(RANKS):
+        rank = EngineRank(shape, number, 0)
+        rank.load(weights.items())
+        found += [int(digest(each, SENT)) for each in rank.parameters.values()]
+    return found
+
+
+def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One model, layout and way, in workers of their own."""
+    gpus = RANKS if DEVICE == "cuda" else 0
+    apart = way in ("exchange", "broadcast")
+    options = RayOptions(
+        weights_transport=way if apart else {"pieces": "sharded", "whole": "ipc"}[way],
+        weights_bucket_mb=arguments.bucket_mb,
+        workers=None if gpus else RANKS,
+        rollout_workers=1 if apart and not gpus else None,
+    )
+    runtime: Any = launch(RuntimeConfig(name="ray", n_gpus_per_node=gpus), options=options)
+    try:
+        pool = Pool(1, RANKS) if apart and gpus else None
+        roles = [
+            Role("actor", "actor.strategy", "benchmark", distributed=True),
+            Role("rollout", "rollout.name", "benchmark", distributed=True, gpus=RANKS, pool=pool),
+        ]
+        runtime.reserve(roles)
+        actor = runtime.spawn(roles[0], Actor, shape, layout, way in ("pieces", "exchange"))
+        rollout = runtime.spawn(roles[1], Rollout, shape)
+        size = SENT.itemsize * sum(each.numel() for _, each in shapes(shape))
+        started = time.perf_counter()
+        runtime.send_weights(actor, rollout, 0)
+        row: dict[str, Any] = {"shape": shape, "trainer": layout, "way": way, "GB": size / 1e9}
+        row["first s"] = time.perf_counter() - started
+        if (plan := getattr(runtime._transport, "plan", None)) is not None:
+            engines = len(plan.ports) // RANKS  # without GPUs, each place of shared ones has an engine
+            row |= {"bytes / model": plan.values / size / engines, "crossing": plan.crossing / size / engines}
+            row["rounds"] = len(plan.rounds)
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for index in range(2 * arguments.repeat):
+            actor.scale()
+            started = time.perf_counter()
+            runtime.send_weights(actor, rollout, index + 1, verify=index % 2 == 1)
+            seconds[index % 2 == 1].append(time.perf_counter() - started)
+        row |= {"seconds": statistics.median(seconds[False]), "verified s": statistics.median(seconds[True])}
+        row["GB/s"] = size / 1e9 / row["seconds"]
+
+        def ask(members: Sequence[Any], function: Callable[..., Any], *own: Any) -> list[Any]:
+            calls = [Call(member, member.host.apply.remote(function, *own)) for member in members]
+            return list(runtime.waiter.wait(calls, time.monotonic() + 300, function.__name__))
+
+        measured = []
+        if not apart and RANKS > 1:
+            measured = ask(actor.members, bare, size, arguments.repeat)
+        elif way == "exchange" and RANKS == 1:
+            measured = ask([*actor.members, *rollout.members], bare_apart, size, arguments.repeat)
+        if measured:
+            row["bare GB/s"] = size / 1e9 / max(measured)
+            row["of bare"] = row["GB/s"] / row["bare GB/s"]
+        row["same"] = ask(actor.members, true_sums, shape)[0] == rollout.sums()
+    finally:
+        runtime.close()
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="qwen2.5-1.5b" if DEVICE == "cuda" else "tiny")
+    parser.add_argument("--trainers", default="fsdp,tp")
+    parser.add_argument("--ways", default="pieces,whole")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--bucket-mb", type=int, default=RayOptions().weights_bucket_mb)
+    parser.add_argument("--ranks", type=int, default=RANKS)
+    arguments = parser.parse_args()
+    globals()["RANKS"] = arguments.ranks
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    ways = arguments.ways.split(",")
+    needed = RANKS * (2 if {"exchange", "broadcast"} & {*ways} else 1)
+    if DEVICE == "cuda" and torch.cuda.device_count() < needed:
+        raise SystemExit(f"{needed} GPUs are needed")
+    columns: dict[str, None] = {}
+    rows = []
+    for shape in arguments.shapes.split(","):
+        for layout in arguments.trainers.split(","):
+            for way in ways:
+                rows.append(measure(shape, layout, way, arguments))
+                columns |= dict.fromkeys(rows[-1])
+                print(json.dumps(rows[-1]), flush=True)
+    where = f"{needed} {torch.cuda.get_device_name()}" if DEVICE == "cuda" else "CPU, gloo"
+    table = Table(*columns, title=f"{where}, torch {torch.__version__}, weights_bucket_mb={arguments.bucket_mb}")
+    for row in rows:
+        cells = (row.get(name, "") for name in columns)
+        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    Console(width=200).print(table)
+
+
+if __name__ == "__main__":
+    main()
