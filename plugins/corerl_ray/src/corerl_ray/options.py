@@ -53,8 +53,8 @@ class RayOptions:
     )
     weights_transport: str = option(
         "auto",
-        "way of weights to the rollout workers: object_store, broadcast, exchange, ipc, sharded, or module:function of another; "
-        "auto: ipc on shared GPUs, broadcast between pools of GPUs",
+        "way of weights to the rollout workers: object_store, broadcast, exchange, ipc, sharded, or module:function of "
+        "another; auto: ipc on shared GPUs, broadcast between pools of GPUs",
     )
     weights_bucket_mb: int = option(512, "MiB of weights sent at a time, in two buckets", ge=1)
     environment: list[str] = option(
