@@ -190,6 +190,9 @@ class RefConfig:
     """The reference model, which is never updated."""
 
     path: str | None = option(None, "reference model; null: model.path")
+    strategy: Part | None = option(
+        None, "training strategy of the reference and of teachers, with options of its own; null: the actor's"
+    )
     log_prob_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     log_prob_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
     max_vocabulary_log_probs_gb: float = option(4.0, "KL type full: largest GiB of a mini-batch's log-probs", gt=0)

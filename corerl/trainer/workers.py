@@ -209,10 +209,11 @@ class CriticWorker(TrainedWorker):
 
 
 class ReferenceWorker(ModelWorker):
-    """The reference model, or another one at ``path``: the same strategy, never updated."""
+    """The reference model, or another one at ``path``, never updated."""
 
     def __init__(self, config: TrainConfig, path: str | None = None) -> None:
-        self.strategy = parts_of(config).strategy.load()(_ref_spec(config, path))
+        parts = parts_of(config)
+        self.strategy = (parts.ref_strategy or parts.strategy).load()(_ref_spec(config, path))
 
 
 def _ref_spec(config: TrainConfig, path: str | None = None) -> StrategySpec:

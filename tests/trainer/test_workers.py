@@ -164,7 +164,7 @@ def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(mon
     entry = SimpleNamespace(facts=SimpleNamespace(adapters=False))
     part = SimpleNamespace(load=lambda: lambda spec=None: spec, load_fact=lambda name: None, entry=entry)
     names = ("rollout_backend", "strategy", "critic_strategy", "value_loss", "policy_loss")
-    parts = SimpleNamespace(**dict.fromkeys(names, part), kl_loss=None)
+    parts = SimpleNamespace(**dict.fromkeys(names, part), kl_loss=None, ref_strategy=None)
     monkeypatch.setattr(workers, "parts_of", lambda config: parts)
     actor, most = config.actor, config.actor.ppo_max_token_len_per_gpu
     own = {"optim": actor.optim, "total_steps": 6, "grad_clip": actor.grad_clip, "temperature": 0.7, "seed": 5}
@@ -175,3 +175,5 @@ def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(mon
     assert CriticWorker(config, 6).strategy == critic
     reference = StrategySpec(ModelConfig("reference"), "cpu", MicroBatching(max_tokens=20), temperature=0.7, seed=5)
     assert ReferenceWorker(config).strategy == reference
+    parts.ref_strategy = SimpleNamespace(load=lambda: lambda spec: ("own", spec))
+    assert ReferenceWorker(config).strategy == ("own", reference)

@@ -108,6 +108,26 @@ def test_a_shard_group_of_fewer_than_all_gpus_is_kept(size: str, group: int | No
     assert not [each for each in remarks if "fsdp_size" in each and "missing" in each]
 
 
+def test_the_reference_has_a_strategy_of_its_own_if_its_options_differ_from_the_actors() -> None:
+    model, used = "actor_rollout_ref", "actor_rollout_ref.actor.use_kl_loss=True"
+    offload = f"{model}.ref.fsdp_config.param_offload=True"
+    config, remarks = convert(used, offload, f"{model}.actor.ulysses_sequence_parallel_size=2")
+    assert config.ref.strategy == {"name": "fsdp", "param_offload": True, "ulysses_sequence_parallel_size": 2}
+    assert remarks == []
+    config, _ = convert(used, offload, f"{model}.actor.fsdp_config.param_offload=True")
+    assert config.ref.strategy is None
+    config, _ = convert(used, f"{model}.actor.fsdp_config.param_offload=True")
+    assert config.ref.strategy == "fsdp"
+    config, remarks = convert(used, offload, f"{model}.model.lora_rank=8")
+    assert config.ref.strategy is None
+    assert any("the reference is the policy without them" in each for each in remarks)
+    megatron = [f"{model}.actor.strategy=megatron", f"{model}.actor.megatron.tensor_model_parallel_size=4"]
+    config, _ = convert(used, *megatron)
+    assert config.ref.strategy is None
+    config, _ = convert(used, *megatron, f"{model}.ref.megatron.tensor_model_parallel_size=1")
+    assert config.ref.strategy == {"name": "megatron", "tensor_model_parallel_size": 1}
+
+
 def test_of_two_names_of_a_clip_width_verls_wins() -> None:
     low, high = "actor_rollout_ref.actor.clip_ratio_low=0.1", "actor_rollout_ref.actor.clip_ratio_high=0.28"
     for arguments in (

@@ -74,7 +74,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     """Check the rules for models in local folders; other models are checked when they are built.
 
     Args:
-        key: ``actor.strategy`` or ``critic.strategy``.
+        key: ``actor.strategy``, ``ref.strategy`` or ``critic.strategy``.
 
     Raises:
         ConfigError: the first violated rule.
@@ -85,6 +85,10 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     head = "value" if key.startswith("critic") else "lm"
     path = (config.critic.path if key.startswith("critic") else None) or config.model.path
     names = {"model.path": path} | ({"ref.path": config.ref.path} if config.ref.path else {})
+    if key.startswith("ref") and config.ref.path:
+        del names["model.path"]
+    elif config.ref.strategy is not None:
+        names.pop("ref.path", None)
     check_model(config.model, key, options)
     for name, each in names.items():
         file = Path(each).expanduser() / "config.json"

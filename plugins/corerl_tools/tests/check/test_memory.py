@@ -122,7 +122,8 @@ def planned(folder: Path, *overrides: str) -> Estimate:
     written = [f"model={{path: {folder}, dtype: bf16}}", "data.train_files=[x.parquet]", *overrides]
     config = load(TrainConfig, None, written)
     parts = resolve_parts(config, load_plugins().registries)
-    sizes = {"actor": model_size(config.model, "cuda")}
+    size = model_size(config.model, "cuda")
+    sizes = {"actor": size} | ({"ref": size} if parts.needs_ref else {})
     machine = Machine(1, 80 * GIB, planned=True)
     return estimate(config, parts, sizes, machine, frees_engine=config.rollout.free_cache_engine is not False)
 
@@ -138,6 +139,13 @@ def test_who_shares_a_gpu_takes_the_larger_of_both_phases_and_what_stays(folder:
     assert "actor at rest" not in moved.parts
     apart = planned(folder, *vllm, "rollout.n_gpus_per_node=1")
     assert "engine" not in apart.phases[0].parts and apart.apart == {"generation"}
+
+
+def test_the_reference_is_moved_away_by_its_own_strategy(folder: Path) -> None:
+    asked = ["actor.strategy=fsdp", "actor.use_kl_loss=true"]
+    assert planned(folder, *asked).phases[0].parts["ref at rest"] == 2 * PARAMETERS
+    own = planned(folder, *asked, "ref.strategy={name: fsdp, param_offload: true}")
+    assert own.phases[0].parts["ref at rest"] == 0 and own.phases[1].parts["actor at rest"] == 12 * PARAMETERS
 
 
 def test_the_sequences_that_fit_are_counted(folder: Path) -> None:

@@ -13,7 +13,7 @@ _MICRO_BATCHES = (
     "actor.ppo_micro_batch_size_per_gpu)"
 )
 _COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos"
-_REFERENCE = "the reference has the strategy of the actor, with its options"
+_REFERENCE = "written if the reference's options differ from the actor's"
 _ENVIRONMENT = "rollout.multi_turn.environment supplies the tools (docs/environments.md)"
 _PER_GPU = "write the size of one GPU"
 _PACKED = "fsdp and megatron pack rows (fsdp: actor.strategy.use_remove_padding)"
@@ -116,10 +116,9 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.megatron.*", ("actor.strategy.*",), "with actor.strategy=megatron"),
     VerlKey("ref.model.path", ("ref.path",)),
     VerlKey("ref.log_prob_use_dynamic_bsz", (), "actor.use_dynamic_bsz applies to all"),
-    VerlKey("ref.strategy", (), _REFERENCE),
-    VerlKey("ref.ulysses_sequence_parallel_size", (), _REFERENCE),
-    VerlKey("ref.fsdp_config.*", (), _REFERENCE),
-    VerlKey("ref.megatron.*", (), _REFERENCE),
+    VerlKey("ref.ulysses_sequence_parallel_size", ("ref.strategy.ulysses_sequence_parallel_size",), _REFERENCE),
+    VerlKey("ref.fsdp_config.*", ("ref.strategy.*",), _REFERENCE),
+    VerlKey("ref.megatron.*", ("ref.strategy.*",), _REFERENCE),
     VerlKey("rollout.log_prob_micro_batch_size_per_gpu", (), _MICRO_BATCHES),
     VerlKey("rollout.log_prob_micro_batch_size", (), _MICRO_BATCHES),
     VerlKey("rollout.log_prob_use_dynamic_bsz", (), _MICRO_BATCHES),

@@ -62,15 +62,22 @@ _MISSING = {
     "override_transformer_config": "CoreRL does not pass options to megatron-core's transformer config yet",
 }
 _NO_OPTION = "CoreRL's strategy {} has no such option yet"
-_REFERENCE = "the reference has the actor's strategy with its options; options of its own do not exist yet"
-_REFERENCE_IS = "the reference is frozen, in the actor's strategy with its options"
+_FROZEN = {
+    "fsdp": ("reshard_after_forward", "ulysses_sequence_parallel_size", "fsdp_size"),
+    "megatron": (*(name for name in _MEGATRON_OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
+}
+"""options of a model without updates, in addition to ``param_offload``"""
+_OF_UPDATES = ("optimizer_offload", "grad_offload", "use_distributed_optimizer", "offload_policy", "model_dtype")
+_REFERENCE = "CoreRL's reference has no such option"
+_REFERENCE_IS = "the reference is frozen, in model.dtype, and has the actor's options unless ref.strategy is written"
+_REFERENCE_LORA = "with adapters, the reference is the policy without them"
 _OTHER = "of another strategy than {}"
 _NO_CRITIC = "advantage estimator {} has no critic"
 _RUNS_AS = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "megatron", "torch": "torch"}
 
 
 def strategies(conversion: Conversion) -> None:
-    """The strategies of actor and critic with their options; the reference has the actor's."""
+    """The strategies of actor, critic and reference with their options."""
     engine = conversion.effective.engine
     _asked(conversion, engine)
     _options(conversion, "actor", engine, ("actor.fsdp_config", "actor"))
@@ -83,7 +90,7 @@ def strategies(conversion: Conversion) -> None:
             conversion.drop(key, _NO_CRITIC.format(estimator))
         if conversion.given.get("trainer.critic_warmup") not in (None, 0):
             conversion.drop("trainer.critic_warmup", _NO_CRITIC.format(estimator))
-    _reference(conversion)
+    _reference(conversion, engine)
     _checkpointing(conversion, engine)
 
 
@@ -177,20 +184,43 @@ def _rest(conversion: Conversion, section: str, engine: str) -> None:
             conversion.drop(key, _MISSING.get(name, _NO_OPTION.format(engine)), "missing")
 
 
-def _reference(conversion: Conversion) -> None:
+def _reference(conversion: Conversion, engine: str) -> None:
+    """``ref.strategy`` if the reference's options differ from the actor's."""
     used = ("actor.use_kl_loss", "algorithm.use_kl_in_reward")
     if not any(is_true(conversion.effective(key)) for key in used):
         conversion.drop_section("ref", "the command has no KL penalty, so no reference")
+        return
+    own = conversion.effective("model.lora_rank", 0) in (0, None)
+    if own:
+        _own_strategy(conversion, engine)
     for key in [key for key in conversion.given if key.startswith("ref.")]:
-        name = key.rpartition(".")[2]
         if key in ("ref.model.path", "ref.path") or key.startswith("ref.log_prob_"):
             continue
-        actor = conversion.effective(key.replace("ref.", "actor.", 1))
-        value = conversion.given[key]
-        if name in _HARMLESS or value == actor or (value in (None, False) and not actor):
-            conversion.drop(key, _REFERENCE_IS)
+        actor, value = conversion.effective(key.replace("ref.", "actor.", 1)), conversion.given[key]
+        same = key.rpartition(".")[2] in _HARMLESS or value == actor or (value in (None, False) and not actor)
+        if same or not own:
+            conversion.drop(key, _REFERENCE_IS if own else _REFERENCE_LORA)
         else:
             conversion.drop(key, _REFERENCE, "missing")
+
+
+def _own_strategy(conversion: Conversion, engine: str) -> None:
+    section = {"fsdp": "ref.fsdp_config", "megatron": "ref.megatron"}[engine]
+    offload = any(is_true(conversion.effective(f"{section}.{name}")) for name in ("param_offload", "offload_policy"))
+    for name in _OF_UPDATES:
+        conversion.drop(f"{section}.{name}", _REFERENCE_IS)
+    given = {key.rpartition(".")[2] for key in conversion.given if key.startswith("ref.")}
+    _options(conversion, "ref", engine, ("ref.fsdp_config", "ref"))
+    written = {key: conversion.values.pop(key) for key in [*conversion.values] if key.startswith("ref.strategy.")}
+    actor = {name: conversion.values.get(f"actor.strategy.{name}") for name in _FROZEN[engine]}
+    actor["param_offload"] = is_true(conversion.values.get("actor.strategy.param_offload")) or None
+    own = dict(actor, param_offload=offload or None)
+    own |= {name: written[key] for name in given if (key := f"ref.strategy.{name}") in written and name in own}
+    if own.get("tensor_model_parallel_size") in (1, None):
+        own.pop("sequence_parallel", None)
+    if any(own.get(name) != actor[name] for name in actor):
+        conversion.values["ref.strategy"] = engine
+        conversion.values |= {f"ref.strategy.{name}": value for name, value in own.items() if value is not None}
 
 
 def _checkpointing(conversion: Conversion, engine: str) -> None:

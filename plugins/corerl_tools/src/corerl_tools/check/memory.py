@@ -125,10 +125,11 @@ def estimate(
         frees_engine: the engine gives its memory back while the policy trains.
     """
     ranks = max(1, config.runtime.nnodes * config.runtime.n_gpus_per_node)
-    critic_strategy = parts.critic_strategy or parts.strategy
+    own = dict.fromkeys(sizes, parts.ref_strategy or parts.strategy)  # of the reference and of teachers
+    own |= {"actor": parts.strategy, "critic": parts.critic_strategy or parts.strategy}
     shares = {
         role: _share(
-            critic_strategy if role == "critic" else parts.strategy,
+            own[role],
             size,
             ranks,
             config.model,
