@@ -26,6 +26,7 @@ class ModelConfig:
     path: str = option(help="Hugging Face folder or hub name with weights, config, tokenizer and chat template")
     load_format: Literal["auto", "dummy"] = option("auto", "dummy: random weights from the config, to try a shape")
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = option("auto", "compute dtype; auto: bf16 on cuda, fp32 on cpu")
+    override_config: dict[str, Any] = option(help="values that replace those of the model's config.json", factory=dict)
     attn_implementation: str = option("sdpa", "attention kernels, passed to transformers")
     enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass to save memory")
     tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")

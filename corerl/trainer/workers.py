@@ -27,7 +27,7 @@ from corerl.contracts.training_strategies import (
     TrainingStrategy,
 )
 from corerl.errors import ConfigError, RunError
-from corerl.models import compute_dtype, resolve_device
+from corerl.models import compute_dtype, overridden, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
 from corerl.registry.parts import Parts, resolve_parts
@@ -231,7 +231,7 @@ def _spec(
     if actor.use_dynamic_bsz:
         limit = MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
     return StrategySpec(
-        model=config.model if path is None else replace(config.model, path=path),
+        model=overridden(config.model if path is None else replace(config.model, path=path)),
         device=resolve_device(actor.device),
         micro_batching=limit,
         temperature=config.rollout.temperature,

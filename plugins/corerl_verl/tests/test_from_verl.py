@@ -128,6 +128,21 @@ def test_the_reference_has_a_strategy_of_its_own_if_its_options_differ_from_the_
     assert config.ref.strategy == {"name": "megatron", "tensor_model_parallel_size": 1}
 
 
+def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys() -> None:
+    key = "+actor_rollout_ref.model.override_config"
+    config, remarks = convert(
+        f"{key}.max_position_embeddings=131072",
+        f"{key}.rope_scaling={{type: yarn, factor: 4.0}}",
+        f"{key}.attention_dropout=0.1",
+        f"{key}.attn_implementation=eager",
+        f"{key}.model_config.rope_theta=5",
+    )
+    yarn = {"type": "yarn", "factor": 4.0}
+    assert config.model.override_config == {"max_position_embeddings": 131072, "rope_scaling": yarn, "rope_theta": 5}
+    assert config.model.attn_implementation == "eager"
+    assert remarks == ["model.override_config.attention_dropout=0.1: models are trained without dropout"]
+
+
 def test_of_two_names_of_a_clip_width_verls_wins() -> None:
     low, high = "actor_rollout_ref.actor.clip_ratio_low=0.1", "actor_rollout_ref.actor.clip_ratio_high=0.28"
     for arguments in (

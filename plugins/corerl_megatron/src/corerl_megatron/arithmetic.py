@@ -6,12 +6,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
+from corerl.models import overridden
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 
@@ -93,6 +94,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     for name, each in names.items():
         file = Path(each).expanduser() / "config.json"
         if file.is_file():
+            file = Path(overridden(replace(config.model, path=each)).path) / "config.json"
             facts = ModelFacts.read(name, json.loads(file.read_text()))
             check_shared(key, facts, options)
             check_experts(key, facts)

@@ -109,9 +109,11 @@ def read_config(
 def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestError]":
     from corerl_check.rules import violations
     from corerl_torch.optimizers.rules import violations as of_optimizers
+    from corerl_torch.overrides import violations as of_overrides
 
     yield from violations(config, parts)
     yield from of_optimizers(config, parts)
+    yield from of_overrides(config.model)
 
 
 @hookimpl

@@ -17,6 +17,7 @@ from corerl_verl.correction import rollout_correction
 from corerl_verl.engines import engine, experts, sampling
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
 from corerl_verl.left_out import left_out
+from corerl_verl.overrides import overrides
 from corerl_verl.rewards import dynamic_sampling, rewards
 from corerl_verl.strategies import strategies
 from corerl_verl.trainer import checkpoints, frequencies, resuming, run, stale, trackers
@@ -102,6 +103,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     rollout_correction,
     dynamic_sampling,
     _data,
+    overrides,
     sampling,
     experts,
     engine,

@@ -68,6 +68,8 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("data.return_raw_chat", (), "prompts are always kept as chats"),
     VerlKey("data.return_raw_input_ids", (), "prompts are always kept as chats"),
     VerlKey("model.use_remove_padding", (), _PACKED),
+    VerlKey("model.override_config.model_config.*", ("model.override_config.*",), "of verl's megatron"),
+    VerlKey("model.override_config.attn_implementation", ("model.attn_implementation",)),
     VerlKey("model.external_lib", (), "plugins.load names Python files with hooks"),
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size limits the logits in memory"),
     VerlKey("actor.clip_ratio", ("actor.policy_loss.clip_ratio_low", "actor.policy_loss.clip_ratio_high")),

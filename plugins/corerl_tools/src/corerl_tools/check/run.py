@@ -84,6 +84,7 @@ def check(
     report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
     report.findings += precision.look(config, looked.parts, _on(config, machine))
     report.findings += _order(config)
+    report.findings += _overrides(config)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
         report.findings += adapters.look(config, looked.parts, sizes["actor"])
@@ -186,6 +187,14 @@ def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator
         f"{' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; rollout.val_kwargs may "
         "truncate.",
     )
+
+
+def _overrides(config: TrainConfig) -> Iterator[Finding]:
+    """The values of config.json that the config changes; wrong ones are errors of their own."""
+    from corerl_torch.overrides import KEY, differences, violations
+
+    if config.model.override_config and not list(violations(config.model)):
+        yield finding("note", KEY, f"changes config.json: {'; '.join(differences(config.model))}")
 
 
 def _order(config: TrainConfig) -> Iterator[Finding]:
