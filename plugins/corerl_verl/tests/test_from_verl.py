@@ -128,6 +128,18 @@ def test_the_reference_has_a_strategy_of_its_own_if_its_options_differ_from_the_
     assert config.ref.strategy == {"name": "megatron", "tensor_model_parallel_size": 1}
 
 
+def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_those_of_training() -> None:
+    key = "reward.reward_model"
+    names = ("actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=6")  # since verl 0.6
+    given = ("enable=True", "model_path=rm", "rollout.name=vllm", "rollout.tensor_model_parallel_size=2")
+    pool = ("enable_resource_pool=True", "n_gpus_per_node=2", "nnodes=1", "rollout.prompt_length=1000")
+    config, remarks = convert(*(f"{key}.{each}" for each in (*given, *pool)), *names)
+    expected = {"path": "rm", "engine": "vllm", "gpus": [6, 7], "max_length": 3048}
+    assert config.reward.manager == {"name": "model", **expected, "engine_args": {"gpu_memory_utilization": 0.5}}
+    [remark] = remarks
+    assert remark.startswith("reward.reward_model.enable_resource_pool=True: written as one engine on GPUs")
+
+
 def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys() -> None:
     key = "+actor_rollout_ref.model.override_config"
     config, remarks = convert(
