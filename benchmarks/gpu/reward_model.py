@@ -31,8 +31,18 @@ TOLERANCE = {"cpu": 1e-3, "cuda": 0.1}
 def model_folder(folder: Path, device: str) -> Path:
     """A random model with one output, whose scores differ between responses."""
     torch.manual_seed(0)
-    large = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16}
-    tiny = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    large: dict[str, Any] = {
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+    }
+    tiny: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     config = Qwen2Config(
         vocab_size=VOCABULARY,
         num_key_value_heads=2 if device == "cuda" else 1,
@@ -42,7 +52,8 @@ def model_folder(folder: Path, device: str) -> Path:
         eos_token_id=END,
         **(large if device == "cuda" else tiny),
     )
-    Qwen2ForSequenceClassification(config).save_pretrained(folder)
+    model: Any = Qwen2ForSequenceClassification(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_model()).save_pretrained(folder)
     return folder
 

@@ -45,8 +45,11 @@ class ModelConfig:
 class DataConfig:
     """Prompts and their lengths."""
 
-    train_files: list[str] = option(help="parquet files of training prompts", factory=list)
+    train_files: list[str] = option(help="parquet files of training prompts, here or of fsspec (s3://…)", factory=list)
     val_files: list[str] = option(help="parquet files of evaluation prompts", factory=list)
+    columns: dict[str, str] = option(
+        help="column (data_source, prompt, reward_model, …) to its name in the files, if that is another", factory=dict
+    )
     train_batch_size: int = option(256, "prompts in a step", ge=1)
     gen_batch_size: int | None = option(None, "with filter_groups, prompts at a time; null: train_batch_size", ge=1)
     val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
@@ -346,6 +349,9 @@ class TrainerConfig:
     )
     on_save_error: Literal["continue", "stop"] = option(
         "continue", "if a checkpoint cannot be written (full disk): print a notice and continue, or stop"
+    )
+    remote_dir: str | None = option(
+        None, "folder of fsspec, such as s3://bucket/folder, that gets a copy of each complete checkpoint; null: none"
     )
     output_dir: str = option("runs", "folder of runs: <output_dir>/<experiment_name>/<time>")
     max_staleness: int = option(0, "largest age of weights in updates; above 0, training overlaps generation", ge=0)

@@ -99,10 +99,10 @@ def test_vllm_gives_the_scores_of_transformers(tmp_path: Path) -> None:
     Qwen2ForSequenceClassification(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_model()).save_pretrained(tmp_path)
     given: dict[str, Any] = {"path": str(tmp_path), "dtype": "fp32", "max_length": 256}
+    arguments = {"enforce_eager": True, "distributed_executor_backend": "uni"}  # as quick as the CPU build starts
     here = ModelRewardManager({}, num_workers=1, timeout=60.0, options=ModelOptions(device="cpu", **given))
-    there = ModelRewardManager(
-        {}, num_workers=1, timeout=60.0, options=ModelOptions(engine="vllm", python=str(VLLM), **given)
-    )
+    vllm = ModelOptions(engine="vllm", python=str(VLLM), engine_args=arguments, **given)
+    there = ModelRewardManager({}, num_workers=1, timeout=60.0, options=vllm)
     scores = [[each.score for each in manager.score(REQUESTS)] for manager in (here, there)]
     there.close()
     assert scores[1] == pytest.approx(scores[0], abs=1e-3)

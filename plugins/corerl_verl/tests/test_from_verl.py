@@ -86,7 +86,6 @@ def test_a_command_becomes_a_config_with_verls_defaults_and_reasons_for_what_is_
         "rollout.log_prob_use_dynamic_bsz=True, rollout.log_prob_max_token_len_per_gpu=9: the size of micro-batches "
         "changes no result; CoreRL computes log-probs and values in those of updates",
         "model.use_remove_padding=True: rows are packed (fsdp: actor.strategy.use_remove_padding)",
-        "trainer.default_hdfs_dir=null: set trainer.output_dir to a mounted folder",
     ]
 
 
@@ -138,6 +137,21 @@ def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_t
     assert config.reward.manager == {"name": "model", **expected, "engine_args": {"gpu_memory_utilization": 0.5}}
     [remark] = remarks
     assert remark.startswith("reward.reward_model.enable_resource_pool=True: written as one engine on GPUs")
+
+
+def test_columns_remote_folder_contents_and_dtypes_of_sums_are_kept() -> None:
+    fsdp = "actor_rollout_ref.actor.fsdp_config.mixed_precision"
+    config, remarks = convert(
+        "data.prompt_key=question",
+        "data.image_key=images",
+        "trainer.default_hdfs_dir=hdfs://cluster/runs",
+        "actor_rollout_ref.actor.checkpoint.save_contents=[model,extra]",
+        f"+{fsdp}={{param_dtype: bf16, reduce_dtype: bf16, buffer_dtype: fp32}}",
+    )
+    assert config.data.columns == {"prompt": "question"}
+    assert config.trainer.remote_dir == "hdfs://cluster/runs"
+    assert config.actor.strategy == {"name": "fsdp", "save_optimizer": False, "reduce_dtype": "bf16"}
+    assert not [each for each in remarks if "missing" in each]
 
 
 def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys() -> None:

@@ -61,6 +61,11 @@ class TorchOptions:
         ge=0,
     )
     freeze_vision_tower: bool = option(False, "train the language model alone; for models that read images")
+    save_optimizer: bool = option(
+        True,
+        "checkpoints hold the optimizer's state; false: about a third of the size, and a resumed run begins with a new "
+        "state",
+    )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
@@ -143,6 +148,9 @@ class FsdpOptions(TorchOptions):
     )
     reshard_after_forward: bool = option(
         True, "free a layer's gathered weights after its forward pass and gather them again in the backward pass"
+    )
+    reduce_dtype: Literal["fp32", "bf16"] = option(
+        "fp32", "dtype in which ranks exchange gradients to sum them; bf16: half of the bytes, and rounded sums"
     )
     shard_gradients: bool = option(
         False, "sum gradients over ranks after every micro-batch, not after the last: more to send, less memory"

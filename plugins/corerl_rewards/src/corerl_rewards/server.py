@@ -21,7 +21,7 @@ from corerl_rewards.options import ServerOptions
 ENDING = 20.0
 """seconds from SIGTERM to SIGKILL"""
 
-SHOWN = 1500
+SHOWN = 4000
 """characters of the server's output in an error"""
 
 _DIES_WITH_PARENT = (

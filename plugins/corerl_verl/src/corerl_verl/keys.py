@@ -12,7 +12,6 @@ _MICRO_BATCHES = (
     "log-probs are computed in the actor's micro-batches (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, "
     "actor.ppo_micro_batch_size_per_gpu)"
 )
-_COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos"
 _REFERENCE = "written if the reference's options differ from the actor's"
 _ENVIRONMENT = "rollout.multi_turn.environment supplies the tools (docs/environments.md)"
 _PER_GPU = "write the size of one GPU"
@@ -59,10 +58,10 @@ _FSDP = ("fsdp_size", "param_offload", "optimizer_offload", "reshard_after_forwa
 TABLE: tuple[VerlKey, ...] = (
     *(VerlKey(alias, (key,), "also accepted under verl's name") for alias, key in ALIASES.items()),
     VerlKey("data.tokenizer", ("model.tokenizer_path",)),
-    VerlKey("data.prompt_key", (), _COLUMNS),
-    VerlKey("data.reward_fn_key", (), _COLUMNS),
-    VerlKey("data.image_key", (), _COLUMNS),
-    VerlKey("data.video_key", (), _COLUMNS),
+    VerlKey("data.prompt_key", ("data.columns.prompt",)),
+    VerlKey("data.reward_fn_key", ("data.columns.data_source",)),
+    VerlKey("data.image_key", ("data.columns.images",)),
+    VerlKey("data.video_key", ("data.columns.videos",)),
     VerlKey("data.custom_cls.path", ("data.custom_cls",), "one value for path and name, ./file.py:Class"),
     VerlKey("data.custom_cls.name", ("data.custom_cls",), "one value for path and name, ./file.py:Class"),
     VerlKey("data.return_raw_chat", (), "prompts are always kept as chats"),
@@ -193,7 +192,7 @@ TABLE: tuple[VerlKey, ...] = (
     *_same("trainer", "runtime", "nnodes", "n_gpus_per_node"),
     VerlKey("trainer.device", ("actor.device",)),
     VerlKey("trainer.default_local_dir", ("trainer.output_dir",)),
-    VerlKey("trainer.default_hdfs_dir", (), "set trainer.output_dir to a mounted folder"),
+    VerlKey("trainer.default_hdfs_dir", ("trainer.remote_dir",), "a copy of each checkpoint, by fsspec"),
     VerlKey("trainer.max_actor_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.max_critic_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.resume_from_path", ("trainer.resume_mode",)),

@@ -5,7 +5,7 @@ from typing import Any
 
 from corerl_verl.conversion import Conversion, Kind
 
-_COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos: rename yours"
+_COLUMNS = "CoreRL reads no audio"
 _PROFILER = "CoreRL has no profiler of chosen steps yet"
 _OPTIMIZER = "CoreRL has adamw, adamw_8bit and muon: select one with optim.optimizer"
 _LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha and target_modules"
@@ -69,7 +69,6 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("actor_rollout_ref.hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
     ("*nccl_timeout", "actor.strategy.timeout"),
     ("trainer.balance_batch", "batches are always balanced"),
-    ("trainer.default_hdfs_dir", "set trainer.output_dir to a mounted folder"),
     ("trainer.remove_previous_ckpt*", "trainer.max_ckpt_to_keep"),
     ("trainer.del_local_ckpt_after_load", "checkpoints stay"),
     ("trainer.ray_wait_register_center_timeout", "runtime.options.start_timeout"),
@@ -93,10 +92,6 @@ HARMLESS: tuple[tuple[str, str], ...] = (
 """pattern of keys -> why nothing is lost"""
 
 NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("data.prompt_key", ("prompt",)),
-    ("data.reward_fn_key", ("data_source",)),
-    ("data.image_key", ("images",)),
-    ("data.video_key", ("videos",)),
     ("data.audio_key", ("audios",)),
     ("data.train_max_samples", (-1, None)),
     ("*.optim.optimizer_impl", ("torch.optim",)),
@@ -112,10 +107,6 @@ NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
 """pattern of keys -> the values that CoreRL has too"""
 
 MISSING: tuple[tuple[str, str], ...] = (
-    ("data.prompt_key", _COLUMNS),
-    ("data.reward_fn_key", _COLUMNS),
-    ("data.image_key", _COLUMNS),
-    ("data.video_key", _COLUMNS),
     ("data.audio_key", _COLUMNS),
     ("data.sampler.*", "a sampler of the user is a function for data.sampler (docs/data.md)"),
     ("data.datagen.*", "CoreRL has no generated data sets during training yet"),

@@ -47,7 +47,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "fsdp_size": (-1, None),
     "model_dtype": ("fp32", "float32", None),
     "dtype": ("bfloat16", "bf16", None),
-    "mixed_precision": (None,),
+    "mixed_precision": (None, {}),
     "expert_tensor_parallel_size": (None, 1),
     "override_ddp_config": ({}, None),
     "override_mcore_model_config": ({}, None),
@@ -56,11 +56,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """an option without a counterpart -> its values without an effect"""
 _MISSING = {
-    "model_dtype": "CoreRL keeps the trained weights in fp32; a dtype policy of FSDP does not exist yet",
+    "model_dtype": "CoreRL keeps the trained weights in fp32",
     "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
-    "mixed_precision": "CoreRL computes in bf16 with fp32 weights; a dtype policy of FSDP does not exist yet",
+    "mixed_precision": "CoreRL computes in model.dtype with fp32 weights and buffers",
     "override_transformer_config": "CoreRL does not pass options to megatron-core's transformer config yet",
 }
+_DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32"}
 _NO_OPTION = "CoreRL's strategy {} has no such option yet"
 _FROZEN = {
     "fsdp": ("reshard_after_forward", "ulysses_sequence_parallel_size", "fsdp_size"),
@@ -133,7 +134,22 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
             conversion.remark(
                 f"{section}.offload_policy=True", "written as param_offload and optimizer_offload, between calls"
             )
+        _precision(conversion, role, section)
         _rest(conversion, section, engine)
+
+
+def _precision(conversion: Conversion, role: str, section: str) -> None:
+    """The dtypes of FSDP's mixed precision: compute in ``model.dtype``, sums of gradients in ``reduce_dtype``."""
+    key = f"{section}.mixed_precision"
+    whole = conversion.take(key, {})
+    found = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(key)
+    reduced = _DTYPES.get(str(found.pop("reduce_dtype", "fp32")))
+    if reduced == "bf16" and role != "ref":
+        conversion.values[f"{role}.strategy.reduce_dtype"] = "bf16"
+    for name, value in found.items():
+        kept = _DTYPES.get(str(value)) == {"param_dtype": "bf16", "buffer_dtype": "fp32"}.get(name)
+        reason = "verl's default, which is what CoreRL does" if kept else _MISSING["mixed_precision"]
+        conversion.remark(shown(f"{key}.{name}", value), reason, "harmless" if kept else "missing")
 
 
 def _shard_group(conversion: Conversion, role: str, key: str) -> None:
