@@ -31,26 +31,16 @@ TOLERANCE = {"cpu": 1e-3, "cuda": 0.1}
 def model_folder(folder: Path, device: str) -> Path:
     """A random model with one output, whose scores differ between responses."""
     torch.manual_seed(0)
-    large: dict[str, Any] = {
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 16,
-    }
-    tiny: dict[str, Any] = {
-        "hidden_size": 64,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes: dict[str, Any] = dict(zip(names, (1024, 2816, 12, 16) if device == "cuda" else (64, 32, 2, 2), strict=True))
+    sizes["num_labels"] = 1
     config = Qwen2Config(
         vocab_size=VOCABULARY,
         num_key_value_heads=2 if device == "cuda" else 1,
         initializer_range=0.05 if device == "cuda" else 0.3,
-        num_labels=1,
         pad_token_id=PAD,
         eos_token_id=END,
-        **(large if device == "cuda" else tiny),
+        **sizes,
     )
     model: Any = Qwen2ForSequenceClassification(config)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)

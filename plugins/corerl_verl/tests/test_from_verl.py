@@ -147,10 +147,12 @@ def test_columns_remote_folder_contents_and_dtypes_of_sums_are_kept() -> None:
         "trainer.default_hdfs_dir=hdfs://cluster/runs",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,extra]",
         f"+{fsdp}={{param_dtype: bf16, reduce_dtype: bf16, buffer_dtype: fp32}}",
+        "actor_rollout_ref.model.enable_activation_offload=True",
     )
     assert config.data.columns == {"prompt": "question"}
     assert config.trainer.remote_dir == "hdfs://cluster/runs"
-    assert config.actor.strategy == {"name": "fsdp", "save_optimizer": False, "reduce_dtype": "bf16"}
+    strategy = {"save_optimizer": False, "reduce_dtype": "bf16", "activation_offload": True}
+    assert config.actor.strategy == {"name": "fsdp", **strategy}
     assert not [each for each in remarks if "missing" in each]
 
 

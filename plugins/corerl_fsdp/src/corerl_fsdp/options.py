@@ -61,6 +61,11 @@ class TorchOptions:
         ge=0,
     )
     freeze_vision_tower: bool = option(False, "train the language model alone; for models that read images")
+    activation_offload: bool = option(
+        False,
+        "keep activations, or the inputs of recomputed layers, on the CPU until the backward pass needs them; does "
+        "nothing on the CPU",
+    )
     save_optimizer: bool = option(
         True,
         "checkpoints hold the optimizer's state; false: about a third of the size, and a resumed run begins with a new "
@@ -79,11 +84,16 @@ class TorchOptions:
             weights=undivided.weights + average,
             at_rest=undivided.at_rest + average,
             logit_positions=self.logits_chunk_size,
+            offloads=self.activation_offload,
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
 
     def check(self, key: str, config: TrainConfig) -> None:
-        """Raise ConfigError if ``fp8`` has no kernels on this machine, or other bits than ``bitwise`` promises."""
+        """Raise ConfigError for ``fp8`` without kernels on this machine, and for options that exclude each other."""
+        if self.activation_offload and self.compile:
+            raise ConfigError(
+                f"{key}.activation_offload", "cannot see the tensors of compiled layers: set compile=false"
+            )
         if not self.fp8:
             return
         if self.bitwise:

@@ -88,6 +88,7 @@ def sharded_model(
         bitwise=options.bitwise,
         fp8=options.fp8,
         sharded=mesh.size() > 1,
+        offloads=options.activation_offload,
     )
     mixed = spec.optim is not None and compute != torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=DTYPES[options.reduce_dtype])

@@ -72,6 +72,7 @@ class SingleDeviceStrategy:
             compiled=options.compile,
             bitwise=options.bitwise,
             fp8=options.fp8,
+            offloads=options.activation_offload,
         ).train(spec.optim is not None)
         self.average: Average | None = None
         self.balance = load_balance(self.token_model, options)

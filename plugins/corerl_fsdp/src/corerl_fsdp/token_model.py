@@ -18,6 +18,7 @@ from corerl.models import compute_dtype
 from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
 from corerl_torch import layout, lora, outputs, packed_attention, tower, tries
+from corerl_torch.activation_offload import offloaded
 from corerl_torch.average import replaced
 from corerl_torch.experts.balance import LoadBalance
 from corerl_torch.experts.grouped import expert_modules
@@ -73,6 +74,7 @@ class TokenModel(torch.nn.Module):
         bitwise: bool = False,
         fp8: bool = False,
         sharded: bool = False,
+        offloads: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -102,7 +104,7 @@ class TokenModel(torch.nn.Module):
         if self.shares_prefixes:
             self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
-        self.compiled, self.sequence = compiled, sequence
+        self.compiled, self.sequence, self.offloads = compiled, sequence, offloads
         self.averaged: Mapping[str, Tensor] | None = None  # weights outside the body, set by the strategy
         self.exact_logits = bitwise and spec.device == "cuda"
         self.balance: LoadBalance | None = None  # counts the tokens of a pass, set by the strategy
@@ -154,7 +156,9 @@ class TokenModel(torch.nn.Module):
         if self.replay:
             self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
         counted = self.balance.watching(tokens, batch) if self.balance else contextlib.nullcontext()
-        with counted, images as further:
+        offloading = self.offloads and torch.is_grad_enabled()
+        saved = offloaded(self.device) if offloading else contextlib.nullcontext()
+        with counted, saved, images as further:
             body = body_of(self.model)(**inputs, **further, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
         own = places[share.own] if share else places

@@ -69,6 +69,8 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("model.use_remove_padding", (), _PACKED),
     VerlKey("model.override_config.model_config.*", ("model.override_config.*",), "of verl's megatron"),
     VerlKey("model.override_config.attn_implementation", ("model.attn_implementation",)),
+    VerlKey("model.enable_activation_offload", ("actor.strategy.activation_offload",), "of fsdp and torch"),
+    VerlKey("critic.model.enable_activation_offload", ("critic.strategy.activation_offload",), "of fsdp and torch"),
     VerlKey("model.external_lib", (), "plugins.load names Python files with hooks"),
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size limits the logits in memory"),
     VerlKey("actor.clip_ratio", ("actor.policy_loss.clip_ratio_low", "actor.policy_loss.clip_ratio_high")),

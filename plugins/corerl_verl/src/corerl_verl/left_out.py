@@ -28,7 +28,6 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("model.use_liger", _FUSED),
     ("model.tiled_mlp.*", _FUSED),
     ("model.use_shm", "a matter of speed"),
-    ("model.enable_activation_offload", "a matter of memory: activations stay on the GPU"),
     ("actor.entropy_from_logits_*", _FUSED),
     ("actor.entropy_checkpointing", _FUSED),
     ("ref.entropy_*", _FUSED),

@@ -93,6 +93,12 @@ def strategies(conversion: Conversion) -> None:
             conversion.drop("trainer.critic_warmup", _NO_CRITIC.format(estimator))
     _reference(conversion, engine)
     _checkpointing(conversion, engine)
+    for role, key in (("actor", "model"), ("critic", "critic.model")):
+        offloads = conversion.take(f"{key}.enable_activation_offload")
+        if is_true(offloads) and engine == "fsdp":
+            conversion.values[f"{role}.strategy.activation_offload"] = True
+        elif is_true(offloads):
+            conversion.remark(f"{key}.enable_activation_offload=True", _NO_OPTION.format(engine), "missing")
 
 
 def _asked(conversion: Conversion, engine: str) -> None:

@@ -99,6 +99,8 @@ def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
     layer = tokens_here * (inside + around)
     if size.stores_scores:
         layer += tokens_here * tokens.row * size.heads * (size.bytes + 4) / share.tensor
+    if share.offloads:
+        return 2 * layer
     if not share.checkpointing:
         return size.layers * layer
     return size.layers * tokens_here * size.bytes * size.hidden / share.sequence + layer
