@@ -2,9 +2,9 @@
 
     python benchmarks/gpu/activation_offload.py
 
-Random weights of Qwen2.5-0.5B's shape, micro-batches of 16,384 tokens, with and without recomputed layers. The gradient
-norms of a pair must agree to 0.1%, as attention kernels round differently in each run. About 40 s. ``--device cpu``: a tiny model, on which the option does
-nothing.
+Random weights of Qwen2.5-0.5B's shape, micro-batches of 16,384 tokens, with and without recomputed layers. The norms of
+a pair must agree to 0.1%: attention kernels round differently in each run. About 40 s. ``--device cpu``: a tiny model,
+on which the option does nothing.
 """
 
 import argparse

@@ -39,6 +39,7 @@ class ModelConfig:
     target_modules: Literal["all-linear"] | list[str] = option(
         "all-linear", "with lora_rank: names of layers, or all-linear: all but the output layer"
     )
+    exclude_modules: list[str] = option(help="with lora_rank: names of layers without adapters", factory=list)
 
 
 @dataclass

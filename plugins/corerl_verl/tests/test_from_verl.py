@@ -164,7 +164,9 @@ def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys
         f"{key}.attention_dropout=0.1",
         f"{key}.attn_implementation=eager",
         f"{key}.model_config.rope_theta=5",
+        "actor_rollout_ref.model.exclude_modules=gate_proj",
     )
+    assert config.model.exclude_modules == ["gate_proj"]
     yarn = {"type": "yarn", "factor": 4.0}
     assert config.model.override_config == {"max_position_embeddings": 131072, "rope_scaling": yarn, "rope_theta": 5}
     assert config.model.attn_implementation == "eager"

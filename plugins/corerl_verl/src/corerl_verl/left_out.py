@@ -8,7 +8,7 @@ from corerl_verl.conversion import Conversion, Kind
 _COLUMNS = "CoreRL reads no audio"
 _PROFILER = "CoreRL has no profiler of chosen steps yet"
 _OPTIMIZER = "CoreRL has adamw, adamw_8bit and muon: select one with optim.optimizer"
-_LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha and target_modules"
+_LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha, target_modules and exclude_modules"
 _TOOLS = (
     "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
 )
@@ -118,7 +118,6 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("model.external_lib", "plugins.load names Python files with hooks"),
     ("model.lora.*", _LORA),
     ("model.lora*", _LORA),
-    ("model.exclude_modules", _LORA),
     ("model.mtp.*", "CoreRL has no multi-token prediction yet"),
     ("model.hf_config_path", "the config lies in the model's folder"),
     ("model.custom_chat_template", "write the template to a file and set model.chat_template"),
