@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from corerl.contracts.config import ModelConfig
+from corerl.config.typed import build
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.files import read_text, reading
 
@@ -49,6 +50,12 @@ def compute_dtype(model: ModelConfig, device: str) -> torch.dtype:
     if model.dtype == "auto":
         return torch.bfloat16 if device == "cuda" else torch.float32
     return DTYPES[model.dtype]
+
+
+def critic_model(config: TrainConfig) -> ModelConfig:
+    """The critic's: the section ``model`` with the values of ``critic.path`` and ``critic.model``."""
+    own = {**dataclasses.asdict(config.model), "path": config.critic.path or config.model.path, **config.critic.model}
+    return build(ModelConfig, own, "critic.model")
 
 
 def overridden(model: ModelConfig) -> ModelConfig:

@@ -208,6 +208,7 @@ class CriticConfig:
     """The value model, for advantage estimators that need one."""
 
     path: str | None = option(None, "model whose body the critic starts from; null: model.path")
+    model: dict[str, Any] = option(help="keys of the section model with other values for the critic", factory=dict)
     strategy: Part | None = option(None, "training strategy; null: the actor's")
     optim: OptimConfig = option(help="optimizer", factory=lambda: OptimConfig(lr=1e-5))
     grad_clip: float = option(1.0, "largest gradient norm", gt=0)

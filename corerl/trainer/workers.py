@@ -27,7 +27,7 @@ from corerl.contracts.training_strategies import (
     TrainingStrategy,
 )
 from corerl.errors import ConfigError, RunError
-from corerl.models import compute_dtype, overridden, resolve_device
+from corerl.models import compute_dtype, critic_model, overridden, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
 from corerl.registry.parts import Parts, resolve_parts
@@ -203,7 +203,8 @@ class CriticWorker(TrainedWorker):
         parts, critic = parts_of(config), config.critic
         assert parts.critic_strategy is not None and parts.value_loss is not None
         spec = _spec(config, critic.path, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu)
-        spec = replace(spec, head="value", temperature=1.0, total_steps=total_updates)
+        model = overridden(critic_model(config))
+        spec = replace(spec, model=model, head="value", temperature=1.0, total_steps=total_updates)
         self.strategy = parts.critic_strategy.load()(replace(spec, optim=critic.optim, grad_clip=critic.grad_clip))
         self.objective = ValueObjective(parts.value_loss.load())
 

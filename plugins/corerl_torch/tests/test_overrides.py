@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from corerl.cli.common import violations as violations_of
 from corerl.cli.main import run
-from corerl.contracts.config import ModelConfig
+from corerl.config.load import load
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError
 from corerl.models import overridden
+from corerl.plugins import load_plugins
+from corerl.registry.parts import resolve_parts
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_testing.tiny_model import tiny_model
 from corerl_torch.loading import load_causal_lm
@@ -125,3 +129,19 @@ def test_trainer_reference_engine_and_export_have_it(tmp_path: Path, capsys: pyt
     assert json.loads((exported / "config.json").read_text())["rope_parameters"]["rope_type"] == "yarn"
     assert "override_config" in (folder / "config.yaml").read_text()
     assert str(tiny_model()) in (folder / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ({"path": "other"}, "critic.model.path"),
+        ({"lora_rnk": 2}, "critic.model.lora_rnk"),
+        ({"override_config": {"max_positions": 2}}, "model.override_config.max_positions"),
+    ],
+)
+def test_wrong_values_of_the_critics_model_are_errors_before_the_run(model: dict, key: str) -> None:
+    config = load(TrainConfig, None, [f"model.path={tiny_model()}", "algorithm.adv_estimator=gae"])
+    config.critic.model = model
+    plugins = load_plugins()
+    found = violations_of(config, resolve_parts(config, plugins.registries), plugins)
+    assert key in [error.key for error in found if isinstance(error, ConfigError)]

@@ -139,6 +139,20 @@ def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_t
     assert remark.startswith("reward.reward_model.enable_resource_pool=True: written as one engine on GPUs")
 
 
+def test_the_critic_has_values_of_its_own_for_its_model() -> None:
+    model, critic = "actor_rollout_ref.model", "critic.model"
+    config, remarks = convert(
+        "algorithm.adv_estimator=gae",
+        f"{model}.lora_rank=8",
+        f"{model}.override_config.max_position_embeddings=9",
+        f"{critic}.enable_gradient_checkpointing=False",
+        f"{critic}.trust_remote_code=False",
+    )
+    own = {"lora_rank": 0, "override_config": {}, "enable_gradient_checkpointing": False, "trust_remote_code": False}
+    assert config.critic.model == own
+    assert not [each for each in remarks if "missing" in each]
+
+
 def test_columns_remote_folder_contents_and_dtypes_of_sums_are_kept() -> None:
     fsdp = "actor_rollout_ref.actor.fsdp_config.mixed_precision"
     config, remarks = convert(

@@ -107,6 +107,8 @@ def read_config(
 
 @hookimpl
 def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestError]":
+    from corerl.errors import ConfigError
+    from corerl.models import critic_model
     from corerl_check.rules import violations
     from corerl_torch.optimizers.rules import violations as of_optimizers
     from corerl_torch.overrides import violations as of_overrides
@@ -114,6 +116,13 @@ def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestErr
     yield from violations(config, parts)
     yield from of_optimizers(config, parts)
     yield from of_overrides(config.model)
+    if "path" in config.critic.model:
+        yield ConfigError("critic.model.path", "is the key critic.path")
+    elif parts.value_loss is not None and config.critic.model:
+        try:
+            yield from of_overrides(critic_model(config))
+        except ConfigError as error:
+            yield error
 
 
 @hookimpl

@@ -122,7 +122,7 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("model.hf_config_path", "the config lies in the model's folder"),
     ("model.custom_chat_template", "write the template to a file and set model.chat_template"),
     ("model.*moe*", "CoreRL has no such option of experts yet"),
-    ("critic.model.*", "the section model applies to the critic's model too"),
+    ("critic.model.*", "critic.model has keys of CoreRL's section model"),
     ("*.optim.num_cycles", "of the schedule cosine, which the command does not select"),
     ("*.optim.*", _OPTIMIZER),
     ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),

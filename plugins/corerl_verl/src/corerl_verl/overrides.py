@@ -34,6 +34,23 @@ def overrides(conversion: Conversion) -> None:
             _leave(conversion, name, found.pop(name), "a matter of generation in transformers", "harmless")
     if found:
         conversion.values[_KEY] = found
+    if conversion.has_critic:
+        _of_critic(conversion, found)
+
+
+def _of_critic(conversion: Conversion, policy: Mapping[str, Any]) -> None:
+    """verl's critic has overrides and adapters of its own, by default none."""
+    own = {name: value for name, value in _taken(conversion, f"critic.{_KEY}").items() if not name.endswith("dropout")}
+    if own != policy:
+        conversion.values[f"critic.{_KEY}"] = own
+    names = ("lora_rank", "lora_alpha", "target_modules")
+    adapted = conversion.effective("model.lora_rank") or conversion.effective("critic.model.lora_rank")
+    for name in names if adapted else ():
+        value = conversion.effective(f"critic.model.{name}")
+        if value is not None and value != conversion.effective(f"model.{name}"):
+            conversion.values[f"critic.model.{name}"] = value
+    for name in names:
+        conversion.given.pop(f"critic.model.{name}", None)
 
 
 def _leave(conversion: Conversion, name: str, value: Any, reason: str, kind: Any = None) -> None:

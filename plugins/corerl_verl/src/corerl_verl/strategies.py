@@ -258,6 +258,7 @@ def _checkpointing(conversion: Conversion, engine: str) -> None:
         conversion.given.pop(key, None)
         conversion.values[key] = False
     critic = "critic.model.enable_gradient_checkpointing"
-    if conversion.has_critic and is_true(conversion.effective(critic)) != is_true(conversion.effective(key)):
-        conversion.remark(shown(critic, conversion.effective(critic)), f"CoreRL's critic follows {key}, to save memory")
+    own = is_true(conversion.effective(critic))
+    if conversion.has_critic and engine == "fsdp" and own != is_true(conversion.effective(key)):
+        conversion.values[critic] = own
     conversion.given.pop(critic, None)

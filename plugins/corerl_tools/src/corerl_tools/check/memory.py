@@ -126,6 +126,8 @@ def estimate(
         sizes: of the roles ``actor``, ``ref`` and ``critic`` that the run has, and of plugins' models.
         frees_engine: the engine gives its memory back while the policy trains.
     """
+    from corerl.models import critic_model
+
     ranks = max(1, config.runtime.nnodes * config.runtime.n_gpus_per_node)
     own = dict.fromkeys(sizes, parts.ref_strategy or parts.strategy)  # of the reference and of teachers
     own |= {"actor": parts.strategy, "critic": parts.critic_strategy or parts.strategy}
@@ -134,7 +136,7 @@ def estimate(
             own[role],
             size,
             ranks,
-            config.model,
+            critic_model(config) if role == "critic" else config.model,
             updated=role in ("actor", "critic"),
         )
         for role, size in sizes.items()

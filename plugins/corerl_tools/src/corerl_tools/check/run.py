@@ -209,6 +209,8 @@ def _sizes(
     config: TrainConfig, parts: Parts | None, plugins: Plugins, device: str, findings: list[Finding]
 ) -> dict[str, ModelSize]:
     """The size of the model of each role; empty, with a finding, if a size cannot be known."""
+    from corerl.models import critic_model
+
     sizes: dict[str, ModelSize] = {}
     needs_ref = parts is not None and parts.needs_ref and not adapters.shares_reference(config, parts)
     needs_critic = parts is not None and parts.value_loss is not None
@@ -220,6 +222,8 @@ def _sizes(
         roles += [(each.role.name, each.path, each.key) for each in further]
     for role, path, path_key in roles:
         model = dataclasses.replace(config.model, path=path or config.model.path)
+        if role == "critic":
+            model = critic_model(config)
         try:
             sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
         except RequestError as error:
