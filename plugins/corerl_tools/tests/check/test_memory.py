@@ -1,6 +1,7 @@
 """The estimate of GPU memory against peaks measured on an H200 (docs/performance.md) and arithmetic by hand."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
@@ -117,12 +118,17 @@ def test_an_engine_leaves_its_share_beside_the_weights_to_the_cache(folder: Path
     )
 
 
+@functools.cache
+def size_of(folder: Path) -> ModelSize:
+    return model_size(ModelConfig(str(folder), dtype="bf16"), "cuda")
+
+
 def planned(folder: Path, *overrides: str) -> Estimate:
     """Of a run on a GPU of 80 GiB."""
     written = [f"model={{path: {folder}, dtype: bf16}}", "data.train_files=[x.parquet]", *overrides]
     config = load(TrainConfig, None, written)
     parts = resolve_parts(config, load_plugins().registries)
-    size = model_size(config.model, "cuda")
+    size = size_of(folder)
     sizes = {"actor": size} | ({"ref": size} if parts.needs_ref else {})
     machine = Machine(1, 80 * GIB, planned=True)
     return estimate(config, parts, sizes, machine, frees_engine=config.rollout.free_cache_engine is not False)
