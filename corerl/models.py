@@ -1,11 +1,21 @@
-"""Devices and dtypes of models."""
+"""Devices, dtypes and folders of models."""
 
+import dataclasses
+import hashlib
+import json
 import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from corerl.contracts.config import ModelConfig
+from corerl.config.typed import build
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
+from corerl.files import read_text, reading
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -40,3 +50,52 @@ def compute_dtype(model: ModelConfig, device: str) -> torch.dtype:
     if model.dtype == "auto":
         return torch.bfloat16 if device == "cuda" else torch.float32
     return DTYPES[model.dtype]
+
+
+def critic_model(config: TrainConfig) -> ModelConfig:
+    """The critic's: the section ``model`` with the values of ``critic.path`` and ``critic.model``."""
+    own = {**dataclasses.asdict(config.model), "path": config.critic.path or config.model.path, **config.critic.model}
+    return build(ModelConfig, own, "critic.model")
+
+
+def overridden(model: ModelConfig) -> ModelConfig:
+    """The model with ``model.override_config`` in its folder: one of links, and of a ``config.json`` with the values.
+
+    Raises:
+        ConfigError: ``model.path`` is no folder with a ``config.json``, which an override needs.
+    """
+    if not model.override_config:
+        return model
+    source = Path(model.path).expanduser().absolute()
+    if not (source / "config.json").is_file():
+        raise ConfigError("model.override_config", f"needs a folder with a config.json as model.path, not {model.path}")
+    with reading(source / "config.json"):
+        config = json.loads(read_text(source / "config.json"))
+    changed = json.dumps(_merged(config, model.override_config), indent=2)
+    files = sorted(file for file in source.iterdir() if file.name != "config.json")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "corerl" / "models"
+    folder = cache / hashlib.sha256(f"{files}{changed}".encode()).hexdigest()[:16] / source.name
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder.parent))
+        for file in files:
+            (made / file.name).symlink_to(file)
+        (made / "config.json").write_text(changed)
+        try:
+            made.rename(folder)
+        except OSError:  # another process has made it
+            shutil.rmtree(made)
+    return dataclasses.replace(model, path=str(folder), override_config={})
+
+
+def _merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings are merged; rope_scaling and rope_theta are in rope_parameters, if the file has them there."""
+    merged = dict(config)
+    for key, value in changes.items():
+        if key in ("rope_scaling", "rope_theta") and isinstance(config.get("rope_parameters"), Mapping):
+            value = value if key == "rope_scaling" else {key: value}
+            value = {"rope_type" if name == "type" else name: each for name, each in (value or {}).items()}
+            key = "rope_parameters"
+        own = merged.get(key)
+        merged[key] = _merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -156,6 +156,14 @@ def _checkpointing(verl: Values) -> Any:
     )
 
 
+def _reference_offload(verl: Values) -> Any:
+    """With adapters, the reference is the policy."""
+    used = (_true(verl(f"{A}use_kl_loss")) and verl(f"{A}kl_loss_coef")) or _true(verl("algorithm.use_kl_in_reward"))
+    section = "megatron" if verl(f"{A}strategy") == "megatron" else "fsdp_config"
+    own = used and not verl("actor_rollout_ref.model.lora_rank")
+    return _true(verl(f"actor_rollout_ref.ref.{section}.param_offload")) if own else None
+
+
 def _frequency(key: str) -> Callable[[Values], Any]:
     def value(verl: Values) -> Any:
         own = verl("rollout.test_freq") if key == "trainer.test_freq" else None  # of the fully asynchronous trainer
@@ -277,6 +285,11 @@ MEANINGS: Mapping[str, Meaning] = {
             v(f"{A}megatron.sequence_parallel") if (v(f"{A}megatron.tensor_model_parallel_size") or 1) > 1 else None
         ),
         lambda config, parts: _option(parts.strategy, "sequence_parallel"),
+    ),
+    "offload of the reference": Meaning(
+        ("actor_rollout_ref.ref.fsdp_config.param_offload",),
+        _reference_offload,
+        lambda c, p: _option(p.ref_strategy or p.strategy, "param_offload") if p.needs_ref else None,
     ),
     **{
         name: Meaning(

@@ -124,6 +124,8 @@ def _cpu(config: Mapping[str, Any]) -> Iterator[Exchange]:
     yield Exchange("actor.strategy", "torch", f"{strategy} shares a model over GPUs; the same loss and update")
     if "critic" in config:
         yield Exchange("critic.strategy", "torch", f"{strategy} shares a model over GPUs; the same loss and update")
+    if "strategy" in config.get("ref", {}):
+        yield Exchange("ref.strategy", "torch", f"{strategy} shares a model over GPUs; the same log-probs")
     yield Exchange("rollout.name", "hf", f"{config['rollout']['name']} needs a GPU")
     yield Exchange("rollout.options", {}, "options of that engine")
     yield Exchange("rollout.tensor_model_parallel_size", 1, "no GPU")
@@ -138,7 +140,7 @@ def _cpu(config: Mapping[str, Any]) -> Iterator[Exchange]:
 
 
 def _gpu(recipe: Recipe, config: Mapping[str, Any], place: Place) -> Iterator[Exchange]:
-    strategy, rollout = _part(config["actor"]["strategy"]), config["rollout"]
+    rollout = config["rollout"]
     if rollout["name"] != place.engine:
         yield Exchange("rollout.name", place.engine, f"{rollout['name']} has an environment of its own: --engine")
     options = dict(rollout.get("options", {})) | {"load_format": "dummy"}
@@ -151,18 +153,26 @@ def _gpu(recipe: Recipe, config: Mapping[str, Any], place: Place) -> Iterator[Ex
     split = min(place.gpus, rollout.get("tensor_model_parallel_size", 1))
     yield Exchange("rollout.tensor_model_parallel_size", split, f"{place.gpus} GPUs")
     yield Exchange("runtime", {"name": "ray", "n_gpus_per_node": place.gpus}, f"one node of {place.gpus} GPUs")
-    for key in ("tensor_model_parallel_size", "ulysses_sequence_parallel_size"):
-        if strategy.get(key, 1) > place.gpus:
-            strategy[key] = place.gpus
-    if strategy.get("tensor_model_parallel_size") == 1:
-        strategy.pop("sequence_parallel", None)
-    yield Exchange("actor.strategy", strategy, f"{place.gpus} GPUs")
+    for role in ("actor", "ref"):
+        if "strategy" in config.get(role, {}):
+            yield Exchange(f"{role}.strategy", _on(place.gpus, config[role]["strategy"]), f"{place.gpus} GPUs")
     if recipe.prompts:
         yield Exchange("data.train_batch_size", recipe.prompts, "seconds of a GPU")
         yield Exchange("actor.ppo_mini_batch_size", recipe.prompts // 4, "seconds of a GPU")
     if recipe.response:
         yield Exchange("data.max_response_length", recipe.response, "seconds of a GPU")
     yield Exchange("data.val_max_samples", 64, "seconds of a GPU")
+
+
+def _on(gpus: int, part: Any) -> dict[str, Any]:
+    """A strategy that divides a model over at most so many GPUs."""
+    strategy = _part(part)
+    for key in ("tensor_model_parallel_size", "ulysses_sequence_parallel_size"):
+        if strategy.get(key, 1) > gpus:
+            strategy[key] = gpus
+    if strategy.get("tensor_model_parallel_size") == 1:
+        strategy.pop("sequence_parallel", None)
+    return strategy
 
 
 def _part(part: Any) -> dict[str, Any]:

@@ -36,5 +36,5 @@ def are_sent(config: "TrainConfig", strategy: "StrategyFacts", backend: "Backend
 
 def hold_reference(config: "TrainConfig", strategy: "StrategyFacts") -> bool:
     """Whether the reference is the policy's model without its adapters, so that there is no second copy."""
-    is_base = config.ref.path in (None, config.model.path)
+    is_base = config.ref.path in (None, config.model.path) and config.ref.strategy is None
     return config.model.lora_rank > 0 and is_base and strategy.adapters

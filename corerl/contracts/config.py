@@ -26,6 +26,7 @@ class ModelConfig:
     path: str = option(help="Hugging Face folder or hub name with weights, config, tokenizer and chat template")
     load_format: Literal["auto", "dummy"] = option("auto", "dummy: random weights from the config, to try a shape")
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = option("auto", "compute dtype; auto: bf16 on cuda, fp32 on cpu")
+    override_config: dict[str, Any] = option(help="values that replace those of the model's config.json", factory=dict)
     attn_implementation: str = option("sdpa", "attention kernels, passed to transformers")
     enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass to save memory")
     tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")
@@ -38,14 +39,18 @@ class ModelConfig:
     target_modules: Literal["all-linear"] | list[str] = option(
         "all-linear", "with lora_rank: names of layers, or all-linear: all but the output layer"
     )
+    exclude_modules: list[str] = option(help="with lora_rank: names of layers without adapters", factory=list)
 
 
 @dataclass
 class DataConfig:
     """Prompts and their lengths."""
 
-    train_files: list[str] = option(help="parquet files of training prompts", factory=list)
+    train_files: list[str] = option(help="parquet files of training prompts, here or of fsspec (s3://…)", factory=list)
     val_files: list[str] = option(help="parquet files of evaluation prompts", factory=list)
+    columns: dict[str, str] = option(
+        help="column (data_source, prompt, reward_model, …) to its name in the files, if that is another", factory=dict
+    )
     train_batch_size: int = option(256, "prompts in a step", ge=1)
     gen_batch_size: int | None = option(None, "with filter_groups, prompts at a time; null: train_batch_size", ge=1)
     val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
@@ -190,6 +195,9 @@ class RefConfig:
     """The reference model, which is never updated."""
 
     path: str | None = option(None, "reference model; null: model.path")
+    strategy: Part | None = option(
+        None, "training strategy of the reference and of teachers, with options of its own; null: the actor's"
+    )
     log_prob_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     log_prob_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
     max_vocabulary_log_probs_gb: float = option(4.0, "KL type full: largest GiB of a mini-batch's log-probs", gt=0)
@@ -200,6 +208,7 @@ class CriticConfig:
     """The value model, for advantage estimators that need one."""
 
     path: str | None = option(None, "model whose body the critic starts from; null: model.path")
+    model: dict[str, Any] = option(help="keys of the section model with other values for the critic", factory=dict)
     strategy: Part | None = option(None, "training strategy; null: the actor's")
     optim: OptimConfig = option(help="optimizer", factory=lambda: OptimConfig(lr=1e-5))
     grad_clip: float = option(1.0, "largest gradient norm", gt=0)
@@ -342,6 +351,9 @@ class TrainerConfig:
     )
     on_save_error: Literal["continue", "stop"] = option(
         "continue", "if a checkpoint cannot be written (full disk): print a notice and continue, or stop"
+    )
+    remote_dir: str | None = option(
+        None, "folder of fsspec, such as s3://bucket/folder, that gets a copy of each complete checkpoint; null: none"
     )
     output_dir: str = option("runs", "folder of runs: <output_dir>/<experiment_name>/<time>")
     max_staleness: int = option(0, "largest age of weights in updates; above 0, training overlaps generation", ge=0)

@@ -1,5 +1,8 @@
 """Rows from parquet files, each with its location."""
 
+import hashlib
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pyarrow.parquet as pq
 from corerl.contracts.options import did_you_mean
 from corerl.data.report import Location
 from corerl.errors import DataError
+from corerl.files import atomic_path
 
 Row = tuple[Location, Mapping[str, Any]]
 
@@ -59,11 +63,13 @@ def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequenc
 
 
 def existing(file: str) -> Path:
-    """The path of a file; ``~`` is the home folder.
+    """The path of a file; ``~`` is the home folder; one of fsspec is copied to the cache, once for each state of it.
 
     Raises:
         DataError: no regular file.
     """
+    if "://" in file:
+        return _copied(file)
     path = Path(file).expanduser()
     if path.is_dir():
         raise DataError(f"{file}: is a folder, name the files in it")
@@ -72,6 +78,23 @@ def existing(file: str) -> Path:
     if not path.is_file():  # a pipe would be waited for, a device may have no end
         raise DataError(f"{file}: is no regular file")
     return path
+
+
+def _copied(file: str) -> Path:
+    import fsspec
+
+    try:
+        system, path = fsspec.url_to_fs(file)
+        state = json.dumps(system.info(path), default=str, sort_keys=True)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "corerl" / "data"
+        copy = cache / f"{hashlib.sha256(f'{file} {state}'.encode()).hexdigest()[:16]}-{Path(path).name}"
+        if not copy.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            with atomic_path(copy) as temporary:
+                system.get_file(path, str(temporary))
+    except Exception as error:  # each file system has errors of its own
+        raise DataError(f"{file}: cannot be read ({type(error).__name__}: {error})") from error
+    return copy
 
 
 def check_columns(file: str, required: Sequence[str], present: Sequence[str]) -> None:

@@ -68,7 +68,7 @@ def load_prompts(
     report = LoadReport()
     rows = custom_rows(data, files, tokenizer.tokenizer, split)
     limit = data.val_max_samples if split == "val" else data.train_max_samples
-    records = read_prompt_records(files, report, limit, rows)
+    records = read_prompt_records(files, report, limit, rows, data.columns)
     tokenized = _tokenize(records, tokenizer, data.apply_chat_template_kwargs, f"{split} prompts")
     if data.filter_overlong_prompts:
         tokenized = list(_without_overlong(tokenized, data.max_prompt_length, report))

@@ -46,8 +46,32 @@ class PromptRecord:
     media: Mapping[str, Any] = field(default_factory=dict)
 
 
+def prompt_rows(file: str, columns: Mapping[str, str]) -> list[Row]:
+    """The rows of a prompt file under the names above.
+
+    Args:
+        columns: ``data.columns``.
+
+    Raises:
+        DataError: as for :func:`corerl.data.files.read_parquet`, or ``columns`` has a name that is none of those above.
+    """
+    names = {name: name for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)}
+    if unknown := [name for name in columns if name not in names]:
+        raise DataError(f"data.columns: {unknown[0]} is no column of CoreRL, which has {', '.join(names)}")
+    names |= columns
+    required, optional = ([names[name] for name in each] for each in (REQUIRED_COLUMNS, OPTIONAL_COLUMNS))
+    rows = read_parquet(file, required, optional)
+    if not columns:
+        return rows
+    return [(place, {name: row[own] for name, own in names.items() if own in row}) for place, row in rows]
+
+
 def read_prompt_records(
-    files: Sequence[str], report: LoadReport, max_rows: int | None = None, rows: Sequence[Row] | None = None
+    files: Sequence[str],
+    report: LoadReport,
+    max_rows: int | None = None,
+    rows: Sequence[Row] | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> list[PromptRecord]:
     """The rows of parquet files, in order.
 
@@ -61,7 +85,7 @@ def read_prompt_records(
         DataError: a file or a row is wrong.
     """
     if rows is None:
-        rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)]
+        rows = [row for file in files for row in prompt_rows(file, columns or {})]
     records = []
     for location, row in rows[:max_rows]:
         report.rows_read += 1

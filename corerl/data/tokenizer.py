@@ -16,6 +16,10 @@ def load_tokenizer(model: ModelConfig, plugins: Plugins | None = None) -> ChatTo
         ModelError: no plugin loads it, or it cannot be used.
         ConfigError: ``model.chat_template`` or ``model.tokenizer_path`` is wrong.
     """
+    if model.override_config:  # corerl.models imports torch
+        from corerl.models import overridden
+
+        model = overridden(model)
     tokenizer: ChatTokenizer | None = (plugins or load_plugins()).hook.load_tokenizer(model=model)
     if tokenizer is None:
         raise ModelError(f"model.path: no plugin loads the tokenizer of {model.path} (pip install corerl-torch)")

@@ -41,6 +41,7 @@ class Parts:
         kl_loss: None unless ``actor.use_kl_loss``.
         kl_penalty, kl_controller: None unless ``algorithm.use_kl_in_reward``.
         batch_filter: None unless ``algorithm.filter_groups.enable``.
+        ref_strategy: None without ``ref.strategy``: the reference has ``strategy``.
         value_loss, critic_strategy: None unless the advantage estimator needs a critic.
         scorer: of rows outside ``scorers``; None: each data source has its own.
         scorers: data source, or pattern -> scorer.
@@ -55,6 +56,7 @@ class Parts:
     kl_controller: Selected[KLController] | None = _of("algorithm.kl_ctrl.type", "kl_controllers")
     batch_filter: Selected[BatchFilter] | None = _of("algorithm.filter_groups.filter", "batch_filters")
     strategy: Selected[TrainingStrategyFactory] = _of("actor.strategy", "training_strategies")
+    ref_strategy: Selected[TrainingStrategyFactory] | None = _of("ref.strategy", "training_strategies")
     value_loss: Selected[ValueLoss] | None = _of("critic.value_loss", "value_losses")
     critic_strategy: Selected[TrainingStrategyFactory] | None = _of("critic.strategy", "training_strategies")
     rollout_backend: Selected[RolloutBackendFactory] = _of("rollout.name", "rollout_backends")

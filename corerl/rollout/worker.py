@@ -28,7 +28,7 @@ from corerl.contracts.rollout_backends import (
     StartingBackend,
 )
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
-from corerl.models import resolve_device
+from corerl.models import overridden, resolve_device
 from corerl.plugins import load_plugins
 from corerl.registry.parts import select_rollout_backend
 from corerl.terminal.notices import say
@@ -57,7 +57,7 @@ class RolloutWorker:
             strategy = plugins.registries.training_strategies.select(config.actor.strategy, "actor.strategy").entry
             is_adapter = are_sent(config, strategy.facts, backend.entry.facts)
             rollout = dataclasses.replace(rollout, lora="adapter" if is_adapter else "merged")
-        self._start = functools.partial(backend.load(), config.model, rollout, device=device)
+        self._start = functools.partial(backend.load(), overridden(config.model), rollout, device=device)
         self.backend, self._is_closed = self._start(), False
 
     def is_starting(self) -> bool:

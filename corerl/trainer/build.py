@@ -226,10 +226,11 @@ def _workers(
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
     backend = parts.rollout_backend.entry
     strategy, critic = parts.strategy.entry, (parts.critic_strategy or parts.strategy).entry
+    ref = (parts.ref_strategy or parts.strategy).entry
     roles = [
         Role("actor", "actor.strategy", strategy.name, strategy.facts.distributed),
         Role("critic", "critic.strategy", critic.name, critic.facts.distributed),
-        Role("ref", "actor.strategy", strategy.name, strategy.facts.distributed),
+        Role("ref", "ref.strategy", ref.name, ref.facts.distributed),
         replace(rollout_role(config, backend), starts_beside=backend.facts.starts_beside_models),
         episode_role(config, parts.agent),
     ]

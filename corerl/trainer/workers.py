@@ -30,7 +30,7 @@ from corerl.contracts.training_strategies import (
     TrainingStrategy,
 )
 from corerl.errors import ConfigError, RunError
-from corerl.models import compute_dtype, resolve_device
+from corerl.models import compute_dtype, critic_model, overridden, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
 from corerl.registry.parts import Parts, resolve_parts
@@ -217,16 +217,18 @@ class CriticWorker(TrainedWorker):
         parts, critic = parts_of(config), config.critic
         assert parts.critic_strategy is not None and parts.value_loss is not None
         spec = _spec(config, critic.path, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu)
-        spec = replace(spec, head="value", temperature=1.0, total_steps=total_updates)
+        model = overridden(critic_model(config))
+        spec = replace(spec, model=model, head="value", temperature=1.0, total_steps=total_updates)
         self.strategy = parts.critic_strategy.load()(replace(spec, optim=critic.optim, grad_clip=critic.grad_clip))
         self.objective = ValueObjective(parts.value_loss.load())
 
 
 class ReferenceWorker(ModelWorker):
-    """The reference model, or another one at ``path``: the same strategy, never updated."""
+    """The reference model, or another one at ``path``, never updated."""
 
     def __init__(self, config: TrainConfig, path: str | None = None) -> None:
-        self.strategy = parts_of(config).strategy.load()(_ref_spec(config, path))
+        parts = parts_of(config)
+        self.strategy = (parts.ref_strategy or parts.strategy).load()(_ref_spec(config, path))
 
 
 def _ref_spec(config: TrainConfig, path: str | None = None) -> StrategySpec:
@@ -244,7 +246,7 @@ def _spec(
     if actor.use_dynamic_bsz:
         limit = MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
     return StrategySpec(
-        model=config.model if path is None else replace(config.model, path=path),
+        model=overridden(config.model if path is None else replace(config.model, path=path)),
         device=resolve_device(actor.device),
         micro_batching=limit,
         temperature=config.rollout.temperature,

@@ -35,6 +35,35 @@ def test_token_ids_are_the_templated_chat_with_the_generation_prompt(
     assert [prompt.data_source for prompt in dataset] == ["sums", "products"]
 
 
+def test_columns_of_other_names_and_files_elsewhere_are_read(
+    tokenizer: ChatTokenizer,
+    write_parquet: Callable[..., str],
+    prompt_row: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = load_prompts(DataConfig(), [write_parquet([prompt_row("1+1")])], tokenizer, "train")
+    row = prompt_row("1+1")
+    renamed = {{"prompt": "question", "data_source": "kind"}.get(name, name): value for name, value in row.items()}
+    columns = {"prompt": "question", "data_source": "kind"}
+    url = f"memory://{tmp_path.name}/train.parquet"
+    fsspec.filesystem("memory").pipe(url, Path(write_parquet([renamed])).read_bytes())
+    data = DataConfig(columns=columns)
+    found = [load_prompts(data, [url], tokenizer, "train") for _ in range(2)]
+    assert found[0].prompts == found[1].prompts == expected.prompts
+    assert len(list((tmp_path / "cache" / "corerl" / "data").iterdir())) == 1
+    fsspec.filesystem("memory").pipe(url, Path(write_parquet([renamed] * 2)).read_bytes())
+    assert len(load_prompts(data, [url], tokenizer, "train")) == 2
+    with pytest.raises(DataError, match=r"has no column 'data_source'"):
+        load_prompts(DataConfig(), [url], tokenizer, "train")
+    with pytest.raises(DataError, match=r"data\.columns: answer is no column of CoreRL, which has data_source, prompt"):
+        load_prompts(DataConfig(columns={"answer": "a"}), [url], tokenizer, "train")
+    with pytest.raises(DataError, match=r"memory://none: cannot be read \(FileNotFoundError"):
+        load_prompts(data, ["memory://none"], tokenizer, "train")
+
+
 def test_token_ids_are_those_of_transformers_own_path(
     tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
 ) -> None:

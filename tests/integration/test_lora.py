@@ -76,7 +76,7 @@ def test_the_reference_is_the_policy_without_its_adapters_and_no_second_model(tr
     own = train("own", *asked)
     assert not started
     copy = shutil.copytree(tiny_model(), tmp_path / "copy")
-    other = train("other", *asked, f"ref.path={copy}")
+    other = train("other", *asked, f"ref.path={copy}", "ref.strategy={name: fsdp, use_remove_padding: false}")
     assert len(started) == 1
     assert numbers(own) == numbers(other)
     assert [record["actor/kl_loss"] for record in numbers(own) if "actor/kl_loss" in record][-1] > 0

@@ -36,7 +36,7 @@ def test_every_role_runs_the_part_that_its_key_selects(made):
     assert list(build._roles(made.config, parts).values()) == [
         Role("actor", "actor.strategy", "wide", True),
         Role("critic", "critic.strategy", "wide", True),
-        Role("ref", "actor.strategy", "wide", True),
+        Role("ref", "ref.strategy", "wide", True),
         Role("rollout", "rollout.name", "mine", True),
     ]
     parts = dataclasses.replace(parts, critic_strategy=selected("training strategy", "narrow", facts=StrategyFacts()))

@@ -160,18 +160,21 @@ def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(mon
     config = TrainConfig(ModelConfig("m"))
     config.actor.use_dynamic_bsz, config.actor.device, config.rollout.temperature = True, "cpu", 0.7
     config.critic.path, config.critic.ppo_max_token_len_per_gpu, config.critic.grad_clip = "value model", 10, 0.5
+    config.critic.model = {"lora_rank": 2}
     config.ref.path, config.ref.log_prob_max_token_len_per_gpu, config.trainer.seed = "reference", 20, 5
     entry = SimpleNamespace(facts=SimpleNamespace(adapters=False))
     part = SimpleNamespace(load=lambda: lambda spec=None: spec, load_fact=lambda name: None, entry=entry)
     names = ("rollout_backend", "strategy", "critic_strategy", "value_loss", "policy_loss")
-    parts = SimpleNamespace(**dict.fromkeys(names, part), kl_loss=None)
+    parts = SimpleNamespace(**dict.fromkeys(names, part), kl_loss=None, ref_strategy=None)
     monkeypatch.setattr(workers, "parts_of", lambda config: parts)
     actor, most = config.actor, config.actor.ppo_max_token_len_per_gpu
     own = {"optim": actor.optim, "total_steps": 6, "grad_clip": actor.grad_clip, "temperature": 0.7, "seed": 5}
     policy = StrategySpec(ModelConfig("m"), "cpu", MicroBatching(max_tokens=most), **own)
     assert PolicyWorker(config, 6).strategy == policy
     own = {"optim": config.critic.optim, "total_steps": 6, "grad_clip": 0.5, "seed": 5, "head": "value"}
-    critic = StrategySpec(ModelConfig("value model"), "cpu", MicroBatching(max_tokens=10), **own)
+    critic = StrategySpec(ModelConfig("value model", lora_rank=2), "cpu", MicroBatching(max_tokens=10), **own)
     assert CriticWorker(config, 6).strategy == critic
     reference = StrategySpec(ModelConfig("reference"), "cpu", MicroBatching(max_tokens=20), temperature=0.7, seed=5)
     assert ReferenceWorker(config).strategy == reference
+    parts.ref_strategy = SimpleNamespace(load=lambda: lambda spec: ("own", spec))
+    assert ReferenceWorker(config).strategy == ("own", reference)

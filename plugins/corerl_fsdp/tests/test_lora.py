@@ -95,7 +95,9 @@ def test_at_the_start_the_model_is_the_base_and_an_update_moves_its_targets_alon
 
 
 def test_merged_weights_in_a_plain_model_have_the_log_probs_of_the_adapters():
-    one, experience = moved(target_modules="all-linear"), batch(0)
+    one, experience = moved(target_modules="all-linear", exclude_modules=["gate_proj"]), batch(0)
+    adapted = {name.partition(".lora_")[0].rpartition(".")[2] for name in adapters_of(one)}
+    assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"}
     plain = AutoModelForCausalLM.from_pretrained(tiny_model())
     plain.load_state_dict(copied_weights(one), strict=False)
     given = one.forward(experience, {"log_probs"}).log_probs[experience.response_mask]
@@ -195,6 +197,7 @@ def test_a_model_without_an_optimizer_has_no_adapters():
     ("changes", "options", "message"),
     [
         ({"target_modules": []}, None, "model.target_modules: "),
+        ({"exclude_modules": ["up_prj"]}, None, r"model.exclude_modules: the model has no layer up_prj \(did you mean"),
         ({"target_modules": ["q_prj"]}, None, "model.target_modules: .*q_prj.* not found in the base model"),
         ({"target_modules": ["embed_tokens"]}, None, "model.target_modules: model.embed_tokens is no linear layer"),
         (

@@ -42,6 +42,20 @@ def test_a_checkpoint_of_two_ranks_is_read_by_two_four_and_one(worlds, model_dir
         assert_same(result["weights"], straight["weights"], atol=1e-5)
 
 
+@pytest.mark.skipif(not EVERY, reason="CORERL_EVERY_COMBINATION=1")
+def test_a_checkpoint_may_lack_the_optimizer_and_sums_be_rounded(worlds, model_dirs, tmp_path):
+    job = {"kind": "train", "model": model_dirs["qwen2", True], "cut": {"max_tokens": 30}}
+    light = {**job, "fsdp": {"save_optimizer": False}}
+    worlds[2].run(**light, seeds=[0, 1], save=str(tmp_path))
+    refused = worlds[2].run(**job, fsdp={}, load=str(tmp_path), seeds=[2])
+    assert all("holds no state of the optimizer" in each["error"] for each in refused)
+    loaded = [worlds[size].run(**light, load=str(tmp_path), seeds=[2])[0]["weights"] for size in (2, 4)]
+    assert_same(loaded[0], loaded[1], atol=1e-5)
+    exact, rounded = (worlds[2].run(**job, fsdp={"reduce_dtype": each}, seeds=[0])[0] for each in ("fp32", "bf16"))
+    difference = max((exact["weights"][name] - each).abs().max() for name, each in rounded["weights"].items())
+    assert 0 < difference < 1e-2
+
+
 @pytest.mark.parametrize(("saving", "reading"), [({"fsdp_size": 2}, {}), *([({}, {"fsdp_size": 2})] if EVERY else [])])
 def test_a_checkpoint_of_groups_with_copies_is_read_by_any_number_of_ranks(
     worlds, model_dirs, tmp_path, saving, reading

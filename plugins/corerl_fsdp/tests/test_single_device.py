@@ -8,7 +8,7 @@ from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import collate
 from corerl.contracts.objective import ObjectiveOutput
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.errors import NonFiniteError
+from corerl.errors import ModelError, NonFiniteError
 from corerl.objective import loss_weights
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
@@ -138,6 +138,23 @@ def test_bf16_computes_in_bf16_and_keeps_float32_weights(model_dir):
     assert 1e-6 < (rounded - exact).abs().max() < 0.1
     one.update(batch(), SupervisedObjective())
     assert {weight.dtype for _, weight in one.weights()} == {torch.float32}
+
+
+def test_a_checkpoint_without_the_optimizer_begins_a_new_one_at_the_schedules_rate(model_dir, tmp_path):
+    light = TorchOptions(save_optimizer=False)
+    straight = SingleDeviceStrategy(strategy(model_dir).spec, light)
+    straight.update(batch(0), SupervisedObjective())
+    straight.save(tmp_path)()
+    assert (tmp_path / "optimizer.pt").stat().st_size < 10_000
+    with pytest.raises(ModelError, match="holds no state of the optimizer; the option save_optimizer=false"):
+        strategy(model_dir, seed=5).load(tmp_path)
+    resumed = SingleDeviceStrategy(strategy(model_dir, seed=5).spec, light)
+    resumed.load(tmp_path)
+    straight.optimizer.state.clear()
+    rates = [one.update(batch(1), SupervisedObjective())["lr"] for one in (straight, resumed)]
+    assert rates[0] == rates[1]
+    for (name, left), (_, right) in zip(straight.weights(), resumed.weights(), strict=True):
+        assert torch.equal(left, right), name
 
 
 def test_training_after_save_and_load_goes_on_bit_for_bit(model_dir, tmp_path):

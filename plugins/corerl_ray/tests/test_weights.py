@@ -123,7 +123,7 @@ def test_a_transport_of_another_distribution_is_named_by_its_module():
     assert name_of(options, ONE, OTHER) == reference
     assert make(reference, options, "actor", "rollout").made == (options, "actor", "rollout")
     with pytest.raises(
-        ConfigError, match="is 'rdma': one of auto, object_store, broadcast, exchange, ipc, or module:function"
+        ConfigError, match="is 'rdma': one of auto, object_store, broadcast, exchange, ipc, sharded, or module:function"
     ):
         name_of(RayOptions(weights_transport="rdma"), ONE, OTHER)
     with pytest.raises(ConfigError, match=f"is {__name__}:Missing, which cannot be imported"):

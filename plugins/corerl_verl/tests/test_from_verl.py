@@ -86,7 +86,6 @@ def test_a_command_becomes_a_config_with_verls_defaults_and_reasons_for_what_is_
         "rollout.log_prob_use_dynamic_bsz=True, rollout.log_prob_max_token_len_per_gpu=9: the size of micro-batches "
         "changes no result; CoreRL computes log-probs and values in those of updates",
         "model.use_remove_padding=True: rows are packed (fsdp: actor.strategy.use_remove_padding)",
-        "trainer.default_hdfs_dir=null: set trainer.output_dir to a mounted folder",
     ]
 
 
@@ -106,6 +105,86 @@ def test_a_shard_group_of_fewer_than_all_gpus_is_kept(size: str, group: int | No
     for strategy in (config.actor.strategy, config.critic.strategy):
         assert strategy == ("fsdp" if group is None else {"name": "fsdp", "fsdp_size": group})
     assert not [each for each in remarks if "fsdp_size" in each and "missing" in each]
+
+
+def test_the_reference_has_a_strategy_of_its_own_if_its_options_differ_from_the_actors() -> None:
+    model, used = "actor_rollout_ref", "actor_rollout_ref.actor.use_kl_loss=True"
+    offload = f"{model}.ref.fsdp_config.param_offload=True"
+    config, remarks = convert(used, offload, f"{model}.actor.ulysses_sequence_parallel_size=2")
+    assert config.ref.strategy == {"name": "fsdp", "param_offload": True, "ulysses_sequence_parallel_size": 2}
+    assert remarks == []
+    config, _ = convert(used, offload, f"{model}.actor.fsdp_config.param_offload=True")
+    assert config.ref.strategy is None
+    config, _ = convert(used, f"{model}.actor.fsdp_config.param_offload=True")
+    assert config.ref.strategy == "fsdp"
+    config, remarks = convert(used, offload, f"{model}.model.lora_rank=8")
+    assert config.ref.strategy is None
+    assert any("the reference is the policy without them" in each for each in remarks)
+    megatron = [f"{model}.actor.strategy=megatron", f"{model}.actor.megatron.tensor_model_parallel_size=4"]
+    config, _ = convert(used, *megatron)
+    assert config.ref.strategy is None
+    config, _ = convert(used, *megatron, f"{model}.ref.megatron.tensor_model_parallel_size=1")
+    assert config.ref.strategy == {"name": "megatron", "tensor_model_parallel_size": 1}
+
+
+def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_those_of_training() -> None:
+    key = "reward.reward_model"
+    names = ("actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=6")  # since verl 0.6
+    given = ("enable=True", "model_path=rm", "rollout.name=vllm", "rollout.tensor_model_parallel_size=2")
+    pool = ("enable_resource_pool=True", "n_gpus_per_node=2", "nnodes=1", "rollout.prompt_length=1000")
+    config, remarks = convert(*(f"{key}.{each}" for each in (*given, *pool)), *names)
+    expected = {"path": "rm", "engine": "vllm", "gpus": [6, 7], "max_length": 3048}
+    assert config.reward.manager == {"name": "model", **expected, "engine_args": {"gpu_memory_utilization": 0.5}}
+    [remark] = remarks
+    assert remark.startswith("reward.reward_model.enable_resource_pool=True: written as one engine on GPUs")
+
+
+def test_the_critic_has_values_of_its_own_for_its_model() -> None:
+    model, critic = "actor_rollout_ref.model", "critic.model"
+    config, remarks = convert(
+        "algorithm.adv_estimator=gae",
+        f"{model}.lora_rank=8",
+        f"{model}.override_config.max_position_embeddings=9",
+        f"{critic}.enable_gradient_checkpointing=False",
+        f"{critic}.trust_remote_code=False",
+    )
+    own = {"lora_rank": 0, "override_config": {}, "enable_gradient_checkpointing": False, "trust_remote_code": False}
+    assert config.critic.model == own
+    assert not [each for each in remarks if "missing" in each]
+
+
+def test_columns_remote_folder_contents_and_dtypes_of_sums_are_kept() -> None:
+    fsdp = "actor_rollout_ref.actor.fsdp_config.mixed_precision"
+    config, remarks = convert(
+        "data.prompt_key=question",
+        "data.image_key=images",
+        "trainer.default_hdfs_dir=hdfs://cluster/runs",
+        "actor_rollout_ref.actor.checkpoint.save_contents=[model,extra]",
+        f"+{fsdp}={{param_dtype: bf16, reduce_dtype: bf16, buffer_dtype: fp32}}",
+        "actor_rollout_ref.model.enable_activation_offload=True",
+    )
+    assert config.data.columns == {"prompt": "question"}
+    assert config.trainer.remote_dir == "hdfs://cluster/runs"
+    strategy = {"save_optimizer": False, "reduce_dtype": "bf16", "activation_offload": True}
+    assert config.actor.strategy == {"name": "fsdp", **strategy}
+    assert not [each for each in remarks if "missing" in each]
+
+
+def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys() -> None:
+    key = "+actor_rollout_ref.model.override_config"
+    config, remarks = convert(
+        f"{key}.max_position_embeddings=131072",
+        f"{key}.rope_scaling={{type: yarn, factor: 4.0}}",
+        f"{key}.attention_dropout=0.1",
+        f"{key}.attn_implementation=eager",
+        f"{key}.model_config.rope_theta=5",
+        "actor_rollout_ref.model.exclude_modules=gate_proj",
+    )
+    assert config.model.exclude_modules == ["gate_proj"]
+    yarn = {"type": "yarn", "factor": 4.0}
+    assert config.model.override_config == {"max_position_embeddings": 131072, "rope_scaling": yarn, "rope_theta": 5}
+    assert config.model.attn_implementation == "eager"
+    assert remarks == ["model.override_config.attention_dropout=0.1: models are trained without dropout"]
 
 
 def test_of_two_names_of_a_clip_width_verls_wins() -> None:

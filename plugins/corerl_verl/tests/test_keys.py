@@ -48,7 +48,7 @@ def test_commands_name_corerls_key(command: list[str], tmp_path: Path, capsys: p
 
 def test_without_the_distribution_the_nearest_key_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for override, message in (
-        ("critic.model.path=x", "critic.model.path: unknown key; did you mean model.path?"),
+        ("critic.models.path=x", "critic.models.path: unknown key; did you mean critic.path?"),
         ("actor_rollout_ref.rollout.n=2", "actor_rollout_ref.rollout.n: unknown key; did you mean rollout.n"),
         ("algorithm.gamma=0.9", "algorithm.gamma: unknown key; "),
     ):

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "critic.strategy": "a rule",
     "data.train_max_samples": "-1: all, in both",
     "data.val_max_samples": "-1: all, in both",
+    "ref.strategy": "a rule",
     "ref.log_prob_max_token_len_per_gpu": "the size of micro-batches changes no result",
     "reward.num_workers": "a matter of speed",
     "rollout.free_cache_engine": "null: true with shared GPUs",

@@ -155,3 +155,19 @@ def test_under_ray_an_engine_of_its_own_generates_ahead(
     assert steps[0]["training/staleness/max"] == 0
     assert max(step["training/staleness/max"] for step in steps) <= 1
     assert all("rollout_corr/rejected_fraction" in step for step in steps)  # weights are on
+
+
+@one_more_engine
+def test_the_engine_has_the_values_of_override_config(material: Path, engine_python: str) -> None:
+    """A run stops if the log-probs of engine and trainer differ; without YaRN in one of them, they would."""
+    yarn = "{type: yarn, factor: 4.0, original_max_position_embeddings: 8}"
+    steps = metrics_of(
+        material,
+        "vllm",
+        f"rollout.options.python={engine_python}",
+        f"model.override_config={{max_position_embeddings: 64, rope_scaling: {yarn}}}",
+        "trainer.total_training_steps=1",
+        "algorithm.rollout_correction.max_log_prob_diff=1e-3",
+        experiment="yarn",
+    )
+    assert any("critic/score/mean" in step for step in steps)

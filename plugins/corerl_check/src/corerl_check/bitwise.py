@@ -16,6 +16,7 @@ KEY = "trainer.bitwise"
 PARTS = (
     ("rollout.options", "hf", ("hf", "vllm")),
     ("actor.strategy", "torch", ("torch", "fsdp")),
+    ("ref.strategy", "", ("torch", "fsdp")),
     ("critic.strategy", "", ("torch", "fsdp")),
 )
 """section of the option, default of the name, names of parts with the option"""
@@ -48,8 +49,8 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[ConfigError]:
         ("rollout.name", parts.rollout_backend),
         ("actor.strategy", parts.strategy),
     ]
-    if parts.critic_strategy is not None:
-        selected.append(("critic.strategy", parts.critic_strategy))
+    own = (("ref.strategy", parts.ref_strategy), ("critic.strategy", parts.critic_strategy))
+    selected += [(key, part) for key, part in own if part is not None]
     device = resolve_device(config.actor.device)
     for key, part in selected:
         off = getattr(part.options, "bitwise", None) is not True

@@ -73,7 +73,11 @@ def _check_lora(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     runtime, rollout = config.runtime, config.rollout
     workers = runtime.nnodes * runtime.n_gpus_per_node
-    for key, strategy in (("actor.strategy", parts.strategy), ("critic.strategy", parts.critic_strategy)):
+    for key, strategy in (
+        ("actor.strategy", parts.strategy),
+        ("ref.strategy", parts.ref_strategy),
+        ("critic.strategy", parts.critic_strategy),
+    ):
         if workers > 1 and strategy is not None and not strategy.entry.facts.distributed:
             yield ConfigError(
                 key,

@@ -25,6 +25,7 @@ class TrainingShare:
         sequence: ranks that divide the tokens of what tensor parallelism leaves whole.
         context: ranks that divide the tokens of a row.
         checkpointing: layers keep their input alone.
+        offloads: activations of one layer at a time are on the device.
         logit_positions: positions whose logits exist at a time; None: all of a micro-batch.
         bytes_per_logit: of all their copies.
     """
@@ -38,6 +39,7 @@ class TrainingShare:
     sequence: int = 1
     context: int = 1
     checkpointing: bool = False
+    offloads: bool = False
     logit_positions: int | None = None
     bytes_per_logit: float = 12.0
 

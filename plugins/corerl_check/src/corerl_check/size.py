@@ -84,6 +84,7 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
             for name, module in built.named_modules()
             if isinstance(module, torch.nn.Linear) and module is not output
         ]
+        linear = [(name, each) for name, each in linear if name.rpartition(".")[2] not in model.exclude_modules]
         adapted = [each for name, each in linear if names == "all-linear" or name.rpartition(".")[2] in names]
         trained = sum(model.lora_rank * (each.in_features + each.out_features) for each in adapted)
         trained += sum(each.out_features for each in adapted) if model.lora_dora else 0

@@ -197,7 +197,12 @@ class FsdpStrategy:
             if self._savers is None:
                 self._savers = ranks.group_beside(self.options.timeout)
             write = sharded_checkpoint.save(
-                folder, self.model, self.optimizer, self.schedule, self._savers, self.average
+                folder,
+                self.model,
+                self.optimizer if self.options.save_optimizer else None,
+                self.schedule,
+                self._savers,
+                self.average,
             )
 
         scale = self.loss_scale.state() if self.loss_scale.enabled else ""
@@ -216,7 +221,8 @@ class FsdpStrategy:
         with ranks.deadline("load", self.options.timeout):
             lora.check_stored(folder, self.spec)
             self.loss_scale.load(folder)
-            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule, self.average)
+            must = self.options.save_optimizer
+            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule, self.average, must=must)
 
     def export(self, folder: Path) -> None:
         """See the contract; rank 0 writes, with the whole model in host memory."""

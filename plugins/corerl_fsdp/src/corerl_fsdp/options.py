@@ -61,6 +61,16 @@ class TorchOptions:
         ge=0,
     )
     freeze_vision_tower: bool = option(False, "train the language model alone; for models that read images")
+    activation_offload: bool = option(
+        False,
+        "keep activations, or the inputs of recomputed layers, on the CPU until the backward pass needs them; does "
+        "nothing on the CPU",
+    )
+    save_optimizer: bool = option(
+        True,
+        "checkpoints hold the optimizer's state; false: about a third of the size, and a resumed run begins with a new "
+        "state",
+    )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
@@ -74,11 +84,16 @@ class TorchOptions:
             weights=undivided.weights + average,
             at_rest=undivided.at_rest + average,
             logit_positions=self.logits_chunk_size,
+            offloads=self.activation_offload,
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
 
     def check(self, key: str, config: TrainConfig) -> None:
-        """Raise ConfigError if ``fp8`` has no kernels on this machine, or other bits than ``bitwise`` promises."""
+        """Raise ConfigError for ``fp8`` without kernels on this machine, and for options that exclude each other."""
+        if self.activation_offload and self.compile:
+            raise ConfigError(
+                f"{key}.activation_offload", "cannot see the tensors of compiled layers: set compile=false"
+            )
         if not self.fp8:
             return
         if self.bitwise:
@@ -143,6 +158,9 @@ class FsdpOptions(TorchOptions):
     )
     reshard_after_forward: bool = option(
         True, "free a layer's gathered weights after its forward pass and gather them again in the backward pass"
+    )
+    reduce_dtype: Literal["fp32", "bf16"] = option(
+        "fp32", "dtype in which ranks exchange gradients to sum them; bf16: half of the bytes, and rounded sums"
     )
     shard_gradients: bool = option(
         False, "sum gradients over ranks after every micro-batch, not after the last: more to send, less memory"

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
-from corerl.models import compute_dtype
+from corerl.models import DTYPES, compute_dtype
 from corerl_fsdp import tensor_parallel
 from corerl_fsdp.filling import Weights
 from corerl_fsdp.mixture import prepare, shares_prefixes
@@ -67,7 +67,7 @@ def sharded_model(
     Experts that ranks divide are sharded over the ranks with the same experts.
 
     Trained weights are float32, others in ``model.dtype``; compute is in ``model.dtype``; gradients are summed over
-    ranks in float32.
+    ranks in ``reduce_dtype``.
 
     Args:
         mesh: from :func:`shard_mesh`.
@@ -108,9 +108,10 @@ def sharded_model(
         bitwise=options.bitwise,
         fp8=options.fp8,
         sharded=mesh.size() > 1,
+        offloads=options.activation_offload,
     )
     mixed = spec.optim is not None and compute != torch.float32
-    policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=DTYPES[options.reduce_dtype])
     reshard = options.reshard_after_forward and mesh.shape[-1] > 1  # a single rank of a group holds all weights
     if experts is not None:
         freed = options.reshard_after_forward and experts.replicas.size() > 1

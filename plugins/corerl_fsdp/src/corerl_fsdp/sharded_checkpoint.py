@@ -15,7 +15,7 @@ from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
 from corerl_fsdp.token_model import stored
 from corerl_torch.average import PREFIX, Average, check_average
-from corerl_torch.optimizer import initial_state
+from corerl_torch.optimizer import check_optimizer, initial_state, set_rates
 from corerl_torch.schedules import restore_schedule
 
 SCHEDULE = "schedule.json"
@@ -24,7 +24,7 @@ SCHEDULE = "schedule.json"
 def save(
     folder: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     schedule: Any,
     group: Any,
     average: Average | None = None,
@@ -32,6 +32,7 @@ def save(
     """Copy the state, and start to write it into a folder that all ranks see; a collective.
 
     Args:
+        optimizer: None: its state is not written.
         group: a group of all ranks, used only for writing.
 
     Returns:
@@ -54,21 +55,33 @@ def save(
 
 
 def load(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any, average: Average | None = None
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Any,
+    average: Average | None = None,
+    *,
+    must: bool = True,
 ) -> None:
     """Read a checkpoint of :func:`save`, with any number of ranks; a collective.
 
+    Args:
+        must: it must have the optimizer's state.
+
     Raises:
-        ModelError: a file is missing or damaged, or has no average, which is wanted.
+        ModelError: a file is missing or damaged, or has no average or state of the optimizer, which is wanted.
     """
+    stored = ShardReader(folder).read_metadata().state_dict_metadata
     if average is not None:
-        stored = ShardReader(folder).read_metadata().state_dict_metadata
         check_average(folder, any(name.startswith(PREFIX) for name in stored))
-    fill(_state(model, optimizer, average), folder)
+    kinds = {name.partition(".")[0]: True for name in stored}
+    has = must or "optimizer" in kinds
+    if has:
+        check_optimizer(folder, kinds)
+    fill(_state(model, optimizer if has else None, average), folder)
     with reading_file(folder / SCHEDULE) as file:
         restore_schedule(schedule, json.loads(read_text(file)))
-    for group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
-        group["lr"] = lr
+    set_rates(optimizer, schedule)
 
 
 class _OneCopy(BlockingAsyncStager):
@@ -78,12 +91,12 @@ class _OneCopy(BlockingAsyncStager):
         return {name: tensor.to("cpu", copy=True) for name, tensor in state_dict.items()}
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Any]:
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer | None, average: Average | None) -> dict[str, Any]:
     """Trained weights, the optimizer's state and the average by name: the tensors themselves, which loading fills."""
     state: dict[str, Any] = {}
     for name, tensor in stored(model):
         state[f"model.{name}"] = tensor.detach()
-        if isinstance(tensor, nn.Parameter):
+        if optimizer is not None and isinstance(tensor, nn.Parameter):
             for key, value in _of_optimizer(optimizer, tensor).items():
                 state[f"optimizer.{name}.{key}"] = value
     if average is not None:

@@ -30,7 +30,7 @@ from corerl_torch.loading import load_model, model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.media import freeze_tower
 from corerl_torch.micro_batches import micro_batches
-from corerl_torch.optimizer import build_optimizer, restore_optimizer
+from corerl_torch.optimizer import build_optimizer, check_optimizer, restore_optimizer, set_rates
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.schedules import build_schedule, restore_schedule
@@ -72,6 +72,7 @@ class SingleDeviceStrategy:
             compiled=options.compile,
             bitwise=options.bitwise,
             fp8=options.fp8,
+            offloads=options.activation_offload,
         ).train(spec.optim is not None)
         self.average: Average | None = None
         self.balance = load_balance(self.token_model, options)
@@ -164,6 +165,7 @@ class SingleDeviceStrategy:
         optimizer["state"] = {
             number: {name: _copied(value) for name, value in values.items()}
             for number, values in optimizer["state"].items()
+            if self.options.save_optimizer
         }
 
         scale = self.loss_scale.state() if self.loss_scale.enabled else ""
@@ -176,7 +178,8 @@ class SingleDeviceStrategy:
             lora.note(folder, self.spec)
             if scale:
                 (folder / loss_scale.FILE).write_text(scale)
-            torch.save({"optimizer": optimizer, "schedule": schedule}, folder / "optimizer.pt")
+            kept = {"optimizer": optimizer} if self.options.save_optimizer else {}
+            torch.save({**kept, "schedule": schedule}, folder / "optimizer.pt")
 
         return write
 
@@ -191,8 +194,10 @@ class SingleDeviceStrategy:
                 _fill(self.average.values.items(), load_file(file))
         with reading_file(folder / "optimizer.pt") as file:
             state = torch.load(file, map_location=self.spec.device, weights_only=True)
-            restore_optimizer(self.optimizer, state["optimizer"])
+            if self.options.save_optimizer or "optimizer" in state:
+                restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"])
             restore_schedule(self.schedule, state["schedule"])
+        set_rates(self.optimizer, self.schedule)
 
     def export(self, folder: Path) -> None:
         if lora.enabled(self.spec) and self.options.lora_export == "adapter":

@@ -19,6 +19,7 @@ from corerl_fsdp.tensor_parallel import TensorGroup
 from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
 from corerl_torch import layout, lora, outputs, packed_attention, tower, tries
+from corerl_torch.activation_offload import offloaded
 from corerl_torch.average import replaced
 from corerl_torch.experts.balance import LoadBalance
 from corerl_torch.experts.grouped import expert_modules
@@ -77,6 +78,7 @@ class TokenModel(torch.nn.Module):
         bitwise: bool = False,
         fp8: bool = False,
         sharded: bool = False,
+        offloads: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -106,7 +108,7 @@ class TokenModel(torch.nn.Module):
         if self.shares_prefixes:
             self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
-        self.compiled, self.sequence, self.tensor = compiled, sequence, tensor
+        self.compiled, self.sequence, self.tensor, self.offloads = compiled, sequence, tensor, offloads
         head = model.get_output_embeddings() if tensor else None
         self.vocabulary = 0 if head is None else len(head.weight)
         self.part = tensor.part(self.vocabulary) if tensor else Part(0, 0, None)
@@ -161,7 +163,9 @@ class TokenModel(torch.nn.Module):
         if self.replay:
             self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
         counted = self.balance.watching(tokens, batch) if self.balance else contextlib.nullcontext()
-        with counted, images as further:
+        offloading = self.offloads and torch.is_grad_enabled()
+        saved = offloaded(self.device) if offloading else contextlib.nullcontext()
+        with counted, saved, images as further:
             body = body_of(self.model)(**inputs, **further, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
         own = places[share.own] if share else places

@@ -6,12 +6,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
+from corerl.models import overridden
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.transformer_keys import check_transformer
@@ -75,7 +76,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     """Check the rules for models in local folders; other models are checked when they are built.
 
     Args:
-        key: ``actor.strategy`` or ``critic.strategy``.
+        key: ``actor.strategy``, ``ref.strategy`` or ``critic.strategy``.
 
     Raises:
         ConfigError: the first violated rule.
@@ -87,10 +88,15 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     head = "value" if key.startswith("critic") else "lm"
     path = (config.critic.path if key.startswith("critic") else None) or config.model.path
     names = {"model.path": path} | ({"ref.path": config.ref.path} if config.ref.path else {})
+    if key.startswith("ref") and config.ref.path:
+        del names["model.path"]
+    elif config.ref.strategy is not None:
+        names.pop("ref.path", None)
     check_model(config.model, key, options)
     for name, each in names.items():
         file = Path(each).expanduser() / "config.json"
         if file.is_file():
+            file = Path(overridden(replace(config.model, path=each)).path) / "config.json"
             facts = ModelFacts.read(name, json.loads(file.read_text()))
             check_shared(key, facts, options)
             check_experts(key, facts)

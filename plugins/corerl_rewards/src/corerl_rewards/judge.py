@@ -12,6 +12,7 @@ policy is neither rewarded nor punished for confusing its judge. Zheng et al. 20
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from corerl.contracts.dispatch import Future
@@ -20,6 +21,7 @@ from corerl.contracts.scorers import Scorer
 from corerl_rewards.calls import LONGEST_EXTRACTED, failed, late
 from corerl_rewards.options import JudgeOptions
 from corerl_rewards.post import LateError, Poster, ServerError
+from corerl_rewards.server import judge
 from corerl_rewards.threads import CallQueue
 
 LONGEST = 100_000
@@ -40,10 +42,15 @@ class JudgeRewardManager:
     ) -> None:
         """
         Raises:
+            RunError: the engine cannot be started.
             ConfigError: ``base_url`` is no address, or the variable of the token is not set.
         """
+        self._server, url, posting = None, options.base_url or "", options
+        if options.engine:
+            self._server, header = judge(options)
+            url, posting = f"{self._server.url}/v1", replace(options, headers={**options.headers, **header})
         self._options = options
-        self._poster = Poster(options.base_url.rstrip("/") + "/chat/completions", options)
+        self._poster = Poster(url.rstrip("/") + "/chat/completions", posting)
         self._pattern = re.compile(options.pattern)
         self._timeout = timeout
         self._calls = CallQueue(self._grade, self._late, num_workers=num_workers, timeout=timeout + 1.0)
@@ -60,11 +67,13 @@ class JudgeRewardManager:
         """Start no further call."""
         self._calls.close()
         self._poster.close()
+        if self._server is not None:
+            self._server.close()
 
     def _grade(self, request: RewardRequest) -> RewardResult:
         options = self._options
         body = {
-            "model": options.model,
+            "model": options.model or options.path,
             "messages": [{"role": "user", "content": self._question(request)}],
             "max_tokens": options.max_tokens,
             "temperature": options.temperature,

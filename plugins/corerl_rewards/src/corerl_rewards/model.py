@@ -1,10 +1,12 @@
 """Reward manager ``model``: the output of a transformers model for sequence classification is the score.
 
 Prompt and response are joined by the model's own chat template (by a newline if there is none), and batched by length.
-The model is loaded once, into this process: on a GPU that also trains the policy, it occupies its memory for the whole
-run.
+With engine ``hf`` the model is loaded once, into this process: on a GPU that also trains the policy, it occupies its
+memory for the whole run. ``vllm`` and ``sglang`` are servers with a process, an environment and GPUs of their own: they
+get token ids and return the model's outputs before any activation.
 """
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +16,9 @@ from corerl.contracts.scorers import Scorer
 from corerl.errors import ModelError
 from corerl.models import resolve_device
 from corerl_rewards.calls import failed, in_threads, late, raised, returned
-from corerl_rewards.options import ModelOptions
+from corerl_rewards.options import HttpOptions, ModelOptions
+from corerl_rewards.post import Poster
+from corerl_rewards.server import classifier
 
 Chunk = Sequence[tuple[int, list[int]]]
 
@@ -32,7 +36,12 @@ class ModelRewardManager:
         self._options = options
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._tokenizer, self._model = _load(options)
+        self._server = None if options.engine == "hf" else classifier(options)
+        if self._server is None:
+            self._tokenizer, self._model = _load(options)
+            return
+        self._tokenizer, self._model = _load_tokenizer(options), None
+        self._poster = Poster(f"{self._server.url}/classify", HttpOptions())
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
@@ -58,8 +67,11 @@ class ModelRewardManager:
         return [results[row] for row in range(len(requests))]
 
     def close(self) -> None:
-        """Release the model."""
+        """Release the model, and end its engine."""
         self._model = None
+        if self._server is not None:
+            self._poster.close()
+            self._server.close()
 
     def _token_ids(self, request: RewardRequest) -> list[int]:
         messages = [*map(dict, request.prompt), {"role": "assistant", "content": request.response}]
@@ -78,10 +90,25 @@ class ModelRewardManager:
         return [returned("the reward model", score) for score in scores]
 
     def _scores(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """One number for each sequence; padding is on the right and masked."""
+        """One number for each sequence."""
+        outputs = self._asked(sequences) if self._server is not None else self._computed(sequences)
+        values = [output[self._options.label] for output in outputs]
+        if self._options.activation == "sigmoid":
+            values = [0.5 + 0.5 * math.tanh(value / 2) for value in values]
+        return values
+
+    def _asked(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The outputs of the engine, before any activation."""
+        if self._options.engine == "vllm":
+            body = {"model": str(self._options.path), "input": sequences, "use_activation": False}
+            return [each["probs"] for each in self._poster.post(body, self._timeout)["data"]]
+        return [each["embedding"] for each in self._poster.post({"input_ids": sequences}, self._timeout)]
+
+    def _computed(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The outputs of the model here; padding is on the right and masked."""
         import torch
 
-        options, longest = self._options, max(map(len, sequences))
+        longest = max(map(len, sequences))
         device = next(self._model.parameters()).device
         ids = torch.full((len(sequences), longest), self._model.config.pad_token_id, device=device)
         mask = torch.zeros_like(ids)
@@ -89,10 +116,8 @@ class ModelRewardManager:
             ids[row, : len(sequence)] = torch.tensor(sequence)
             mask[row, : len(sequence)] = 1
         with self._lock, torch.inference_mode():
-            logits: torch.Tensor = self._model(input_ids=ids, attention_mask=mask).logits.float()[:, options.label]
-        values = logits.sigmoid() if options.activation == "sigmoid" else logits
-        scores: list[float] = values.tolist()
-        return scores
+            logits: list[list[float]] = self._model(input_ids=ids, attention_mask=mask).logits.float().tolist()
+        return logits
 
     def _late(self, chunk: Chunk) -> list[RewardResult]:
         return [late("the reward model", self._timeout)] * len(chunk)
@@ -100,22 +125,19 @@ class ModelRewardManager:
 
 def _load(options: ModelOptions) -> tuple[Any, Any]:
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     device = resolve_device(options.device, "reward.manager.device")
-    half = options.dtype == "bf16" or (options.dtype == "auto" and device == "cuda")
+    half = options.dtype == "bf16" or (options.dtype == "auto" and device.startswith("cuda"))
+    tokenizer = _load_tokenizer(options)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
         model = AutoModelForSequenceClassification.from_pretrained(
             options.path,
             dtype=torch.bfloat16 if half else torch.float32,
             trust_remote_code=options.trust_remote_code,
         )
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(
-            f"reward.manager.path: {options.path} is not a model for sequence classification: {reason}"
-        ) from error
+        raise _no_model(options, error) from error
     if model.config.pad_token_id is None:
         padding = tokenizer.pad_token_id
         model.config.pad_token_id = tokenizer.eos_token_id if padding is None else padding
@@ -124,3 +146,17 @@ def _load(options: ModelOptions) -> tuple[Any, Any]:
             f"reward.manager.label: {options.path} has {model.config.num_labels} outputs, no label {options.label}"
         )
     return tokenizer, model.to(device).eval()
+
+
+def _load_tokenizer(options: ModelOptions) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
+    except Exception as error:
+        raise _no_model(options, error) from error
+
+
+def _no_model(options: ModelOptions, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())
+    return ModelError(f"reward.manager.path: {options.path} is not a model for sequence classification: {reason}")

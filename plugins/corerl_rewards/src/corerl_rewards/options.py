@@ -1,16 +1,20 @@
 """Options of the scorers and preparers; they are checked before anything else is imported."""
 
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from corerl import option
 from corerl.contracts.scorers import Scorer
 from corerl.errors import ConfigError
 from corerl.registry import Selected, timed
 from corerl_rewards.answers import ReasoningOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.config import TrainConfig
 
 
 @dataclass
@@ -204,18 +208,52 @@ class BatchOptions:
     batch_size: int | None = option(None, "responses in one call; null: all", ge=1)
 
 
-@dataclass(frozen=True)
-class ModelOptions:
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Options of an engine with a process, an environment and GPUs of its own."""
+
+    engine: str
+    python: str | None = option(None, "interpreter of the engine's environment; null: this one")
+    gpus: list[int] = option(
+        help="GPUs of the controller's machine for the engine alone, which share the model; []: none", factory=list
+    )
+    engine_args: dict[str, Any] = option(help="further arguments of the engine", factory=dict)
+    start_timeout: float = option(900.0, "deadline of the engine's start, in seconds", gt=0)
+
+    def check(self, key: str, config: "TrainConfig") -> None:
+        """Raise ConfigError for GPUs that the run uses too, and for processes that would each start an engine."""
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        unset = {"0"} if config.runtime.name == "local" and config.actor.device != "cpu" else set()
+        shared = sorted({str(each) for each in self.gpus} & (unset if seen is None else set(seen.split(","))))
+        if shared:
+            raise ConfigError(
+                f"{key}.gpus",
+                f"{', '.join(shared)} would be GPUs of the run, too: name the run's own in the environment, such as "
+                "CUDA_VISIBLE_DEVICES=0,1,2 (the numbers of gpus are those of the machine)",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ServerOptions):
     """Options of the reward manager ``model``."""
 
+    engine: Literal["hf", "vllm", "sglang"] = option(
+        "hf", "hf: transformers in the controller's process; vllm, sglang: a process of its own"
+    )
     path: str = option(help="folder or hub name of a model for sequence classification, and its tokenizer")
     batch_size: int = option(16, "responses in one forward pass", ge=1)
     max_length: int = option(4096, "tokens of prompt and response; a longer one is an error of its sample", ge=1)
     label: int = option(0, "index of the model output that is the score", ge=0)
     activation: Literal["none", "sigmoid"] = option("none", "sigmoid: scores between 0 and 1")
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda if present")
+    device: str = option("auto", "with engine hf: cpu, cuda, or cuda:N; auto: cuda if present")
     dtype: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 on cuda, fp32 on cpu")
     trust_remote_code: bool = option(False, "run Python code of the model folder")
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device must be auto, cpu, cuda or cuda:N, not {self.device}")
+        if self.engine == "hf" and (self.gpus or self.python or self.engine_args):
+            raise ValueError("gpus, python and engine_args are of the engines vllm and sglang: hf has device")
 
 
 JUDGE_PROMPT = """\
@@ -245,11 +283,16 @@ class HttpOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(HttpOptions):
+class JudgeOptions(HttpOptions, ServerOptions):
     """Options of the reward manager ``judge``."""
 
-    base_url: str = option(help="address of an OpenAI-compatible server, such as http://localhost:8000/v1")
-    model: str = option(help="name of the model on the server")
+    base_url: str | None = option(None, "address of an OpenAI-compatible server, such as http://localhost:8000/v1")
+    model: str = option("", "name of the model on the server")
+    engine: str | None = option(
+        None, "without base_url: rollout backend (hf, vllm, sglang) of a server that is started"
+    )  # type: ignore[assignment]
+    path: str = option("", "with engine: folder or hub name of the judge")
+    max_prompt_length: int = option(8192, "with engine: largest number of tokens of the filled template", ge=1)
     prompt: str = option(JUDGE_PROMPT, "prompt of the judge, with {prompt}, {response} and {ground_truth}")
     pattern: str = option(
         r"(?i)score:\s*\**\s*(-?\d+(?:\.\d+)?)", "regular expression; its first group, at its last match, is the score"
@@ -259,7 +302,18 @@ class JudgeOptions(HttpOptions):
     max_tokens: int = option(1024, "largest number of tokens of the judge's answer", ge=1)
     temperature: float = option(0.0, "temperature of the judge", ge=0)
 
+    def check(self, key: str, config: "TrainConfig") -> None:
+        """As that of every engine; raise ConfigError for several processes of rewards, which would each start one."""
+        super().check(key, config)
+        if self.engine and config.rollout.num_workers:
+            raise ConfigError(f"{key}.engine", "one process must score: set rollout.num_workers=0, or name base_url")
+
     def __post_init__(self) -> None:
+        given, needed = ("engine", "path") if self.engine else ("base_url", "model")
+        if bool(self.base_url) == bool(self.engine):
+            raise ValueError("needs one of base_url, a server, and engine, which is started")
+        if not getattr(self, needed):
+            raise ValueError(f"needs {needed} beside {given}")
         if self.highest <= self.lowest:
             raise ValueError(f"highest ({self.highest:g}) must be above lowest ({self.lowest:g})")
         try:

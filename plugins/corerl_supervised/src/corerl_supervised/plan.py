@@ -18,6 +18,7 @@ from corerl.registry import Selected
 from corerl.terminal import say
 from corerl_supervised.config import SupervisedConfig
 from corerl_supervised.tasks import Rows, Task, task_of
+from corerl_torch import overrides
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def make_plan(config: SupervisedConfig, plugins: Plugins) -> Plan:
     check_output(config, folder, task.reference)
     resolve_device(config.trainer.device, "trainer.device")
     parts = select_parts(config, plugins, task)
+    for wrong in overrides.violations(config.model):
+        raise wrong
     tokenizer = load_tokenizer(config.model, plugins)
     train = task.load(config.data.train_files, tokenizer)
     say(f"training data: {train.report}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from corerl.checkpoint import random_state
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
-from corerl.models import resolve_device
+from corerl.models import overridden, resolve_device
 from corerl.plugins import Plugins, load_plugins
 from corerl.trainer.workers import ModelWorker, PolicyWorker
 from corerl_supervised.config import SupervisedConfig
@@ -42,7 +42,7 @@ def plugins_of(config: SupervisedConfig) -> Plugins:
 
 def _spec(config: SupervisedConfig, path: str) -> StrategySpec:
     return StrategySpec(
-        model=replace(config.model, path=path),
+        model=overridden(replace(config.model, path=path)),
         device=resolve_device(config.trainer.device, "trainer.device"),
         micro_batching=MicroBatching(max_tokens=config.trainer.max_token_len_per_gpu),
         grad_clip=config.trainer.grad_clip,

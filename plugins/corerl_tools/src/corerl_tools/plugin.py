@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from corerl.contracts.trackers import TrackerFactory
     from corerl.data.prompts import PromptDataset
     from corerl.data.sampler import PromptSampler
+    from corerl.registry.parts import Parts
     from corerl.rollout.scored import FinishedGroup
     from corerl.trainer.run import Run
     from corerl_tools.samplers.contract import PromptOrder
@@ -156,6 +157,22 @@ def remedy(error: BaseException) -> str | None:
 
     problem = problem_of(f"{type(error).__name__}: {error}")
     return None if problem is None else f"{problem.remedy} (see '{problem.name}' in {PAGE})"
+
+
+@hookimpl
+def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
+    if config.trainer.remote_dir is not None:
+        from corerl_tools import remote
+
+        remote.check(config)
+
+
+@hookimpl
+def checkpoint_saved(run: "Run", step: int, path: Path) -> None:
+    if run.config.trainer.remote_dir is not None:
+        from corerl_tools import remote
+
+        remote.copy(run, step, path)
 
 
 @hookimpl

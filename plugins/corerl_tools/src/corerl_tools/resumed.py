@@ -12,6 +12,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import ARCHITECTURE
 from corerl.errors import ConfigError
 from corerl.files import read_text, reading
+from corerl.models import overridden
 from corerl.terminal.notices import say
 from corerl_check.aliases import canonical
 
@@ -67,7 +68,7 @@ def check_same(
     Raises:
         ConfigError: they differ, and ``trainer.resume_with_changes`` is false; or the architecture is another.
     """
-    _check_architecture(checkpoint, config.model.path)
+    _check_architecture(checkpoint, overridden(config.model).path)
     saved = saved_config(checkpoint, aliases, type(config))
     found = [*differences(saved, asdict(config)), *_differing(checkpoint.versions, versions)]
     if not found:

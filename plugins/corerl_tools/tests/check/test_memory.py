@@ -1,6 +1,7 @@
 """The estimate of GPU memory against peaks measured on an H200 (docs/performance.md) and arithmetic by hand."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -118,12 +119,17 @@ def test_an_engine_leaves_its_share_beside_the_weights_to_the_cache(folder: Path
     )
 
 
+@functools.cache
+def size_of(folder: Path) -> ModelSize:
+    return model_size(ModelConfig(str(folder), dtype="bf16"), "cuda")
+
+
 def planned(folder: Path, *overrides: str, roles: Sequence[str] = ("actor",)) -> Estimate:
-    """Of a run on GPUs of 80 GiB."""
+    """Of a run on GPUs of 80 GiB, with a reference if it needs one."""
     written = [f"model={{path: {folder}, dtype: bf16}}", "data.train_files=[x.parquet]", *overrides]
     config = load(TrainConfig, None, written)
     parts = resolve_parts(config, load_plugins().registries)
-    sizes = dict.fromkeys(roles, model_size(config.model, "cuda"))
+    sizes = dict.fromkeys([*roles, *(["ref"] if parts.needs_ref else [])], size_of(folder))
     machine = Machine(1, 80 * GIB, planned=True)
     return estimate(config, parts, sizes, machine, frees_engine=config.rollout.free_cache_engine is not False)
 
@@ -152,6 +158,13 @@ def test_a_critic_with_ranks_of_its_own_is_estimated_by_their_number_and_place(f
     assert apart.apart == {"update of the critic"}
     assert not {"critic at rest", "actor at rest", "engine"} & apart.phases[1].parts.keys()
     assert "critic at rest" not in apart.phases[0].parts and "critic at rest" not in apart.phases[2].parts
+
+
+def test_the_reference_is_moved_away_by_its_own_strategy(folder: Path) -> None:
+    asked = ["actor.strategy=fsdp", "actor.use_kl_loss=true"]
+    assert planned(folder, *asked).phases[0].parts["ref at rest"] == 2 * PARAMETERS
+    own = planned(folder, *asked, "ref.strategy={name: fsdp, param_offload: true}")
+    assert own.phases[0].parts["ref at rest"] == 0 and own.phases[1].parts["actor at rest"] == 12 * PARAMETERS
 
 
 def test_the_sequences_that_fit_are_counted(folder: Path) -> None:

@@ -15,6 +15,7 @@ from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ModelError
 from corerl.files import read_text
+from corerl.models import overridden
 from corerl.registry.modules import uncollected
 from corerl_torch.tokenizers import check_parts
 
@@ -100,6 +101,7 @@ def describe(model: ModelConfig, head: Head) -> Described:
 
     if not sys.stderr.isatty():
         disable_progress_bar()  # type: ignore[no-untyped-call]
+    model = overridden(model)
     local = Path(model.path).expanduser().is_dir()
     path = str(Path(model.path).expanduser()) if local else model.path
     options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
@@ -171,9 +173,10 @@ def supported_attention(auto: Any, config: Any, wanted: str) -> str:
 
 def image_text_config(model: ModelConfig) -> Any | None:
     """The config of a model that reads images, by transformers; None for other models, and for unreadable configs."""
-    path = Path(model.path).expanduser()
-    local = path.is_dir()
     try:
+        model = overridden(model)
+        path = Path(model.path).expanduser()
+        local = path.is_dir()
         if local and "vision_config" not in json.loads(read_text(path / "config.json")):
             return None
         from transformers import AutoConfig

@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
+from corerl.contracts.options import did_you_mean
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.files import read_text, reading, reading_file
@@ -89,6 +90,10 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
     from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
 
     expert_adapters.check(config)
+    present = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    for name in config.exclude_modules:
+        if name not in present:
+            raise ConfigError("model.exclude_modules", f"the model has no layer {name}{did_you_mean(name, present)}")
 
     _PLACES.pop(model, None)
     place = next(model.parameters()).device
@@ -350,7 +355,8 @@ def _described(spec: StrategySpec) -> dict[str, Any]:
     targets = model.target_modules if isinstance(model.target_modules, str) else sorted(model.target_modules)
     name = Path(model.path).name  # the folder may have moved
     facts = {key: getattr(model, key) for key in ("lora_rank", "lora_alpha", "lora_rslora", "lora_dora")}
-    return {**facts, "target_modules": targets, "path": name}
+    excluded = {"exclude_modules": sorted(model.exclude_modules)} if model.exclude_modules else {}
+    return {**facts, "target_modules": targets, **excluded, "path": name}
 
 
 def _peft_config(model: ModelConfig, *, value: bool) -> Any:
@@ -366,7 +372,7 @@ def _peft_config(model: ModelConfig, *, value: bool) -> Any:
         use_dora=model.lora_dora,
         target_modules=targets,
         target_parameters=parameters,
-        exclude_modules=["score"] if value else None,
+        exclude_modules=[*model.exclude_modules, *(["score"] if value else [])] or None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from corerl.contracts.config import OptimConfig
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, ModelError
 from corerl.plugins import load_plugins
 from corerl.registry import Registry, Selected
 from corerl_torch.optimizers.adamw import adamw
@@ -103,6 +104,23 @@ def initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[s
 def _is_known(optimizer: torch.optim.Optimizer) -> bool:
     """Whether :func:`initial_state` knows its state."""
     return isinstance(optimizer, torch.optim.AdamW | StartsState)
+
+
+def check_optimizer(folder: Path, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``stored``, the content of a checkpoint by name, if it has the optimizer's state.
+
+    Raises:
+        ModelError: it has none.
+    """
+    if "optimizer" not in stored:
+        raise ModelError(f"{folder}: holds no state of the optimizer; the option save_optimizer=false begins a new one")
+    return stored
+
+
+def set_rates(optimizer: torch.optim.Optimizer, schedule: Any) -> None:
+    """Give the optimizer the learning rates of a restored schedule."""
+    for group, rate in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
+        group["lr"] = rate
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from corerl_verl.correction import rollout_correction
 from corerl_verl.engines import engine, experts, sampling
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
 from corerl_verl.left_out import left_out
+from corerl_verl.overrides import overrides
 from corerl_verl.profiles import profiles
 from corerl_verl.rewards import dynamic_sampling, rewards
 from corerl_verl.strategies import strategies
@@ -54,6 +55,12 @@ _VALUES: dict[str, dict[Any, Any]] = {
 """key -> CoreRL's names of some of verl's values"""
 
 _LISTS = ("data.train_files", "data.val_files")
+_COLUMNS = {
+    "data.prompt_key": "prompt",
+    "data.reward_fn_key": "data_source",
+    "data.image_key": "images",
+    "data.video_key": "videos",
+}
 _SECTIONS = ("data.apply_chat_template_kwargs",)
 """keys whose values are mappings of the user's own names"""
 
@@ -75,6 +82,10 @@ def _data(conversion: Conversion) -> None:
             f"write corerl_data.py: `from corerl_verl.dataset import adapted; from {module} import {name} as Data; "
             f"{name} = adapted(Data)` (docs/verl.md)",
         )
+    for key, name in _COLUMNS.items():
+        own = conversion.take(key)
+        if own is not None and own != name:
+            conversion.values[f"data.columns.{name}"] = own
     for key in _SECTIONS:
         whole = conversion.take(key, {})
         mapping = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(key)
@@ -103,6 +114,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     rollout_correction,
     dynamic_sampling,
     _data,
+    overrides,
     sampling,
     experts,
     engine,

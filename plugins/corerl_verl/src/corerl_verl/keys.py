@@ -12,8 +12,7 @@ _MICRO_BATCHES = (
     "log-probs are computed in the actor's micro-batches (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, "
     "actor.ppo_micro_batch_size_per_gpu)"
 )
-_COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos"
-_REFERENCE = "the reference has the strategy of the actor, with its options"
+_REFERENCE = "written if the reference's options differ from the actor's"
 _ENVIRONMENT = "rollout.multi_turn.environment supplies the tools (docs/environments.md)"
 _PER_GPU = "write the size of one GPU"
 _PACKED = "fsdp and megatron pack rows (fsdp: actor.strategy.use_remove_padding)"
@@ -59,15 +58,19 @@ _FSDP = ("fsdp_size", "param_offload", "optimizer_offload", "reshard_after_forwa
 TABLE: tuple[VerlKey, ...] = (
     *(VerlKey(alias, (key,), "also accepted under verl's name") for alias, key in ALIASES.items()),
     VerlKey("data.tokenizer", ("model.tokenizer_path",)),
-    VerlKey("data.prompt_key", (), _COLUMNS),
-    VerlKey("data.reward_fn_key", (), _COLUMNS),
-    VerlKey("data.image_key", (), _COLUMNS),
-    VerlKey("data.video_key", (), _COLUMNS),
+    VerlKey("data.prompt_key", ("data.columns.prompt",)),
+    VerlKey("data.reward_fn_key", ("data.columns.data_source",)),
+    VerlKey("data.image_key", ("data.columns.images",)),
+    VerlKey("data.video_key", ("data.columns.videos",)),
     VerlKey("data.custom_cls.path", ("data.custom_cls",), "one value for path and name, ./file.py:Class"),
     VerlKey("data.custom_cls.name", ("data.custom_cls",), "one value for path and name, ./file.py:Class"),
     VerlKey("data.return_raw_chat", (), "prompts are always kept as chats"),
     VerlKey("data.return_raw_input_ids", (), "prompts are always kept as chats"),
     VerlKey("model.use_remove_padding", (), _PACKED),
+    VerlKey("model.override_config.model_config.*", ("model.override_config.*",), "of verl's megatron"),
+    VerlKey("model.override_config.attn_implementation", ("model.attn_implementation",)),
+    VerlKey("model.enable_activation_offload", ("actor.strategy.activation_offload",), "of fsdp and torch"),
+    VerlKey("critic.model.enable_activation_offload", ("critic.strategy.activation_offload",), "of fsdp and torch"),
     VerlKey("model.external_lib", (), "plugins.load names Python files with hooks"),
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size limits the logits in memory"),
     VerlKey("actor.clip_ratio", ("actor.policy_loss.clip_ratio_low", "actor.policy_loss.clip_ratio_high")),
@@ -116,10 +119,9 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.megatron.*", ("actor.strategy.*",), "with actor.strategy=megatron"),
     VerlKey("ref.model.path", ("ref.path",)),
     VerlKey("ref.log_prob_use_dynamic_bsz", (), "actor.use_dynamic_bsz applies to all"),
-    VerlKey("ref.strategy", (), _REFERENCE),
-    VerlKey("ref.ulysses_sequence_parallel_size", (), _REFERENCE),
-    VerlKey("ref.fsdp_config.*", (), _REFERENCE),
-    VerlKey("ref.megatron.*", (), _REFERENCE),
+    VerlKey("ref.ulysses_sequence_parallel_size", ("ref.strategy.ulysses_sequence_parallel_size",), _REFERENCE),
+    VerlKey("ref.fsdp_config.*", ("ref.strategy.*",), _REFERENCE),
+    VerlKey("ref.megatron.*", ("ref.strategy.*",), _REFERENCE),
     VerlKey("rollout.log_prob_micro_batch_size_per_gpu", (), _MICRO_BATCHES),
     VerlKey("rollout.log_prob_micro_batch_size", (), _MICRO_BATCHES),
     VerlKey("rollout.log_prob_use_dynamic_bsz", (), _MICRO_BATCHES),
@@ -146,7 +148,10 @@ TABLE: tuple[VerlKey, ...] = (
     *_same("critic.model.fsdp_config", "critic.strategy", *_FSDP),
     VerlKey("critic.megatron.*", ("critic.strategy.*",), "with critic.strategy=megatron"),
     VerlKey("critic.ulysses_sequence_parallel_size", ("critic.strategy.ulysses_sequence_parallel_size",)),
-    VerlKey("critic.model.*", (), "the section model applies to the critic's model too"),
+    *_same("critic.model", "critic.model", "enable_gradient_checkpointing", "trust_remote_code"),
+    *_same("critic.model", "critic.model", "lora_rank", "lora_alpha", "target_modules"),
+    VerlKey("critic.model.override_config.*", ("critic.model.override_config.*",)),
+    VerlKey("critic.model.*", (), "critic.model has keys of CoreRL's section model"),
     VerlKey("critic.use_dynamic_bsz", (), "actor.use_dynamic_bsz applies to both"),
     VerlKey("critic.forward_max_token_len_per_gpu", ("critic.ppo_max_token_len_per_gpu",)),
     VerlKey("critic.forward_micro_batch_size_per_gpu", ("critic.ppo_micro_batch_size_per_gpu",)),
@@ -193,7 +198,7 @@ TABLE: tuple[VerlKey, ...] = (
     *_same("trainer", "runtime", "nnodes", "n_gpus_per_node"),
     VerlKey("trainer.device", ("actor.device",)),
     VerlKey("trainer.default_local_dir", ("trainer.output_dir",)),
-    VerlKey("trainer.default_hdfs_dir", (), "set trainer.output_dir to a mounted folder"),
+    VerlKey("trainer.default_hdfs_dir", ("trainer.remote_dir",), "a copy of each checkpoint, by fsspec"),
     VerlKey("trainer.max_actor_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.max_critic_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.resume_from_path", ("trainer.resume_mode",)),

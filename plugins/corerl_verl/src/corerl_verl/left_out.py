@@ -5,10 +5,10 @@ from typing import Any
 
 from corerl_verl.conversion import Conversion, Kind
 
-_COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos: rename yours"
+_COLUMNS = "CoreRL reads no audio"
 _PROFILER = "CoreRL profiles with torch's own profiler (trainer.profile, docs/profiling.md)"
 _OPTIMIZER = "CoreRL has adamw, adamw_8bit and muon: select one with optim.optimizer"
-_LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha and target_modules"
+_LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha, target_modules and exclude_modules"
 _TOOLS = (
     "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
 )
@@ -28,10 +28,6 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("model.use_liger", _FUSED),
     ("model.tiled_mlp.*", _FUSED),
     ("model.use_shm", "a matter of speed"),
-    ("model.enable_activation_offload", "a matter of memory: activations stay on the GPU"),
-    ("model.override_config.*drop*", "models are trained without dropout"),
-    ("model.override_config.*pdrop*", "models are trained without dropout"),
-    ("model.override_config.use_cache", "a matter of generation in transformers"),
     ("actor.entropy_from_logits_*", _FUSED),
     ("actor.entropy_checkpointing", _FUSED),
     ("ref.entropy_*", _FUSED),
@@ -72,7 +68,6 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("actor_rollout_ref.hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
     ("*nccl_timeout", "actor.strategy.timeout"),
     ("trainer.balance_batch", "batches are always balanced"),
-    ("trainer.default_hdfs_dir", "set trainer.output_dir to a mounted folder"),
     ("trainer.remove_previous_ckpt*", "trainer.max_ckpt_to_keep"),
     ("trainer.del_local_ckpt_after_load", "checkpoints stay"),
     ("trainer.ray_wait_register_center_timeout", "runtime.options.start_timeout"),
@@ -96,10 +91,6 @@ HARMLESS: tuple[tuple[str, str], ...] = (
 """pattern of keys -> why nothing is lost"""
 
 NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("data.prompt_key", ("prompt",)),
-    ("data.reward_fn_key", ("data_source",)),
-    ("data.image_key", ("images",)),
-    ("data.video_key", ("videos",)),
     ("data.audio_key", ("audios",)),
     ("data.train_max_samples", (-1, None)),
     ("*.optim.optimizer_impl", ("torch.optim",)),
@@ -115,10 +106,6 @@ NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
 """pattern of keys -> the values that CoreRL has too"""
 
 MISSING: tuple[tuple[str, str], ...] = (
-    ("data.prompt_key", _COLUMNS),
-    ("data.reward_fn_key", _COLUMNS),
-    ("data.image_key", _COLUMNS),
-    ("data.video_key", _COLUMNS),
     ("data.audio_key", _COLUMNS),
     ("data.sampler.*", "a sampler of the user is a function for data.sampler (docs/data.md)"),
     ("data.datagen.*", "CoreRL has no generated data sets during training yet"),
@@ -128,19 +115,14 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("data.min_pixels", "the processor of the model has it"),
     ("data.tool_config_path", _TOOLS),
     ("data.function_tool_path", _TOOLS),
-    (
-        "model.override_config*",
-        "CoreRL does not change a model's config.json yet: change it in a copy of the model's folder",
-    ),
     ("model.external_lib", "plugins.load names Python files with hooks"),
     ("model.lora.*", _LORA),
     ("model.lora*", _LORA),
-    ("model.exclude_modules", _LORA),
     ("model.mtp.*", "CoreRL has no multi-token prediction yet"),
     ("model.hf_config_path", "the config lies in the model's folder"),
     ("model.custom_chat_template", "write the template to a file and set model.chat_template"),
     ("model.*moe*", "CoreRL has no such option of experts yet"),
-    ("critic.model.*", "the section model applies to the critic's model too"),
+    ("critic.model.*", "critic.model has keys of CoreRL's section model"),
     ("*.optim.num_cycles", "of the schedule cosine, which the command does not select"),
     ("*.optim.*", _OPTIMIZER),
     ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),

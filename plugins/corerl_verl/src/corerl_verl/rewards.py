@@ -16,10 +16,13 @@ _KWARGS = ("reward_model.reward_kwargs", "reward.reward_kwargs")
 _BUFFERS = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buffer", "reward.overlong_buffer")
 _SAME_HERE = {"naive": "parallel", "prime": "parallel", "gdpo": "parallel", "dapo": "parallel", "parallel": "parallel"}
 _METRICS = {"reward": "score", "score": "score", "seq_reward": "score", "seq_final_reward": "score", "acc": "acc"}
-_NO_ENGINE = (
-    "CoreRL's reward model runs in transformers in the controller's process; a reward model behind an engine, in a "
-    "pool of its own, does not exist yet"
+_NO_OPTION = "CoreRL's reward model has no such option"
+_PLACE = (
+    "written as one engine on GPUs of the controller's machine, behind those of training: give these to the run by "
+    "CUDA_VISIBLE_DEVICES; verl's engines are on any node"
 )
+_ENGINES = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"}
+"""engine -> its name of the share of GPU memory"""
 
 
 def rewards(conversion: Conversion) -> None:
@@ -92,8 +95,9 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
             for key in rest:
                 conversion.drop(key, "the command has no reward model")
             continue
+        engine = None if asked_by_function else _engine(conversion, section)
         for key in rest:
-            conversion.drop(key, _NO_ENGINE, "missing")
+            conversion.drop(key, _NO_OPTION, "missing")
         if asked_by_function:
             conversion.remark(
                 shown(f"{section}.enable", True),
@@ -106,13 +110,38 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
             values["reward.manager.batch_size"] = size
         if trusted:
             values["reward.manager.trust_remote_code"] = True
+        if engine is not None:
+            return values | engine
         conversion.remark(
             shown(f"{section}.enable", True),
-            "verl's reward model is sharded, or generates behind an engine; CoreRL's is a classification model in the "
-            "controller's process",
+            "verl's reward model is sharded; CoreRL's is a classification model in the controller's process, or in an "
+            "engine with reward.manager.engine=vllm",
         )
         return values
     return None
+
+
+def _engine(conversion: Conversion, section: str) -> dict[str, Any] | None:
+    """The engine of verl since 0.7, with its GPUs if it has a pool of its own."""
+    name, rollout = conversion.take(f"{section}.rollout.name"), f"{section}.rollout"
+    if str(name) not in _ENGINES:
+        return None
+    values: dict[str, Any] = {"reward.manager.engine": name}
+    lengths = [conversion.effective(f"{rollout}.{each}") for each in ("prompt_length", "response_length")]
+    if all(map(is_number, lengths)):
+        values["reward.manager.max_length"] = sum(lengths)
+    memory = conversion.effective(f"{rollout}.gpu_memory_utilization")
+    if is_number(memory):
+        values[f"reward.manager.engine_args.{_ENGINES[str(name)]}"] = memory
+    size, training = conversion.effective(f"{rollout}.tensor_model_parallel_size", 1), conversion.gpus
+    if is_true(conversion.effective(f"{section}.enable_resource_pool")) and is_number(size) and training:
+        first = training // max(1, conversion.effective("trainer.nnodes", 1))
+        values["reward.manager.gpus"] = list(range(first, first + size))
+        conversion.remark(shown(f"{section}.enable_resource_pool", True), _PLACE)
+    taken = ("prompt_length", "response_length", "gpu_memory_utilization", "tensor_model_parallel_size")
+    for key in (*(f"rollout.{each}" for each in taken), "enable_resource_pool", "n_gpus_per_node", "nnodes"):
+        conversion.given.pop(f"{section}.{key}", None)
+    return values
 
 
 def _buffer(conversion: Conversion) -> tuple[dict[str, Any], Any]:

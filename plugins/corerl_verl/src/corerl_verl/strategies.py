@@ -47,7 +47,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "fsdp_size": (-1, None),
     "model_dtype": ("fp32", "float32", None),
     "dtype": ("bfloat16", "bf16", None),
-    "mixed_precision": (None,),
+    "mixed_precision": (None, {}),
     "expert_tensor_parallel_size": (None, 1),
     "override_ddp_config": ({}, None),
     "override_mcore_model_config": ({}, None),
@@ -82,20 +82,28 @@ _TRANSFORMER: dict[str, tuple[Kind, str]] = {
 }
 """keys of megatron-core's transformer config that CoreRL sets itself; others are passed on"""
 _MISSING = {
-    "model_dtype": "CoreRL keeps the trained weights in fp32; a dtype policy of FSDP does not exist yet",
+    "model_dtype": "CoreRL keeps the trained weights in fp32",
     "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
-    "mixed_precision": "CoreRL computes in bf16 with fp32 weights; a dtype policy of FSDP does not exist yet",
+    "mixed_precision": "CoreRL computes in model.dtype with fp32 weights and buffers",
 }
+_DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32"}
 _NO_OPTION = "CoreRL's strategy {} has no such option yet"
-_REFERENCE = "the reference has the actor's strategy with its options; options of its own do not exist yet"
-_REFERENCE_IS = "the reference is frozen, in the actor's strategy with its options"
+_FROZEN = {
+    "fsdp": ("reshard_after_forward", "ulysses_sequence_parallel_size", "fsdp_size"),
+    "megatron": (*(name for name in _MEGATRON_OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
+}
+"""options of a model without updates, in addition to ``param_offload``"""
+_OF_UPDATES = ("optimizer_offload", "grad_offload", "use_distributed_optimizer", "offload_policy", "model_dtype")
+_REFERENCE = "CoreRL's reference has no such option"
+_REFERENCE_IS = "the reference is frozen, in model.dtype, and has the actor's options unless ref.strategy is written"
+_REFERENCE_LORA = "with adapters, the reference is the policy without them"
 _OTHER = "of another strategy than {}"
 _NO_CRITIC = "advantage estimator {} has no critic"
 _RUNS_AS = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "megatron", "torch": "torch"}
 
 
 def strategies(conversion: Conversion) -> None:
-    """The strategies of actor and critic with their options; the reference has the actor's."""
+    """The strategies of actor, critic and reference with their options."""
     engine = conversion.effective.engine
     _asked(conversion, engine)
     _options(conversion, "actor", engine, ("actor.fsdp_config", "actor"))
@@ -108,8 +116,14 @@ def strategies(conversion: Conversion) -> None:
             conversion.drop(key, _NO_CRITIC.format(estimator))
         if conversion.given.get("trainer.critic_warmup") not in (None, 0):
             conversion.drop("trainer.critic_warmup", _NO_CRITIC.format(estimator))
-    _reference(conversion)
+    _reference(conversion, engine)
     _checkpointing(conversion, engine)
+    for role, key in (("actor", "model"), ("critic", "critic.model")):
+        offloads = conversion.take(f"{key}.enable_activation_offload")
+        if is_true(offloads) and engine == "fsdp":
+            conversion.values[f"{role}.strategy.activation_offload"] = True
+        elif is_true(offloads):
+            conversion.remark(f"{key}.enable_activation_offload=True", _NO_OPTION.format(engine), "missing")
 
 
 def _asked(conversion: Conversion, engine: str) -> None:
@@ -151,7 +165,22 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
             conversion.remark(
                 f"{section}.offload_policy=True", "written as param_offload and optimizer_offload, between calls"
             )
+        _precision(conversion, role, section)
         _rest(conversion, section, engine)
+
+
+def _precision(conversion: Conversion, role: str, section: str) -> None:
+    """The dtypes of FSDP's mixed precision: compute in ``model.dtype``, sums of gradients in ``reduce_dtype``."""
+    key = f"{section}.mixed_precision"
+    whole = conversion.take(key, {})
+    found = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(key)
+    reduced = _DTYPES.get(str(found.pop("reduce_dtype", "fp32")))
+    if reduced == "bf16" and role != "ref":
+        conversion.values[f"{role}.strategy.reduce_dtype"] = "bf16"
+    for name, value in found.items():
+        kept = _DTYPES.get(str(value)) == {"param_dtype": "bf16", "buffer_dtype": "fp32"}.get(name)
+        reason = "verl's default, which is what CoreRL does" if kept else _MISSING["mixed_precision"]
+        conversion.remark(shown(f"{key}.{name}", value), reason, "harmless" if kept else "missing")
 
 
 def _shard_group(conversion: Conversion, role: str, key: str) -> None:
@@ -206,20 +235,43 @@ def _rest(conversion: Conversion, section: str, engine: str) -> None:
             conversion.drop(key, _MISSING.get(name, _NO_OPTION.format(engine)), "missing")
 
 
-def _reference(conversion: Conversion) -> None:
+def _reference(conversion: Conversion, engine: str) -> None:
+    """``ref.strategy`` if the reference's options differ from the actor's."""
     used = ("actor.use_kl_loss", "algorithm.use_kl_in_reward")
     if not any(is_true(conversion.effective(key)) for key in used):
         conversion.drop_section("ref", "the command has no KL penalty, so no reference")
+        return
+    own = conversion.effective("model.lora_rank", 0) in (0, None)
+    if own:
+        _own_strategy(conversion, engine)
     for key in [key for key in conversion.given if key.startswith("ref.")]:
-        name = key.rpartition(".")[2]
         if key in ("ref.model.path", "ref.path") or key.startswith("ref.log_prob_"):
             continue
-        actor = conversion.effective(key.replace("ref.", "actor.", 1))
-        value = conversion.given[key]
-        if name in _HARMLESS or value == actor or (value in (None, False) and not actor):
-            conversion.drop(key, _REFERENCE_IS)
+        actor, value = conversion.effective(key.replace("ref.", "actor.", 1)), conversion.given[key]
+        same = key.rpartition(".")[2] in _HARMLESS or value == actor or (value in (None, False) and not actor)
+        if same or not own:
+            conversion.drop(key, _REFERENCE_IS if own else _REFERENCE_LORA)
         else:
             conversion.drop(key, _REFERENCE, "missing")
+
+
+def _own_strategy(conversion: Conversion, engine: str) -> None:
+    section = {"fsdp": "ref.fsdp_config", "megatron": "ref.megatron"}[engine]
+    offload = any(is_true(conversion.effective(f"{section}.{name}")) for name in ("param_offload", "offload_policy"))
+    for name in _OF_UPDATES:
+        conversion.drop(f"{section}.{name}", _REFERENCE_IS)
+    given = {key.rpartition(".")[2] for key in conversion.given if key.startswith("ref.")}
+    _options(conversion, "ref", engine, ("ref.fsdp_config", "ref"))
+    written = {key: conversion.values.pop(key) for key in [*conversion.values] if key.startswith("ref.strategy.")}
+    actor = {name: conversion.values.get(f"actor.strategy.{name}") for name in _FROZEN[engine]}
+    actor["param_offload"] = is_true(conversion.values.get("actor.strategy.param_offload")) or None
+    own = dict(actor, param_offload=offload or None)
+    own |= {name: written[key] for name in given if (key := f"ref.strategy.{name}") in written and name in own}
+    if own.get("tensor_model_parallel_size") in (1, None):
+        own.pop("sequence_parallel", None)
+    if any(own.get(name) != actor[name] for name in actor):
+        conversion.values["ref.strategy"] = engine
+        conversion.values |= {f"ref.strategy.{name}": value for name, value in own.items() if value is not None}
 
 
 def _checkpointing(conversion: Conversion, engine: str) -> None:
@@ -235,6 +287,7 @@ def _checkpointing(conversion: Conversion, engine: str) -> None:
         conversion.given.pop(key, None)
         conversion.values[key] = False
     critic = "critic.model.enable_gradient_checkpointing"
-    if conversion.has_critic and is_true(conversion.effective(critic)) != is_true(conversion.effective(key)):
-        conversion.remark(shown(critic, conversion.effective(critic)), f"CoreRL's critic follows {key}, to save memory")
+    own = is_true(conversion.effective(critic))
+    if conversion.has_critic and engine == "fsdp" and own != is_true(conversion.effective(key)):
+        conversion.values[critic] = own
     conversion.given.pop(critic, None)

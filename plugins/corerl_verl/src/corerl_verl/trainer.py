@@ -132,9 +132,22 @@ def _contents(conversion: Conversion, role: str) -> None:
         without = {"model", "optimizer", "extra"} - {part for name in names for part in name.strip("[]").split(",")}
     for key in [key for key in conversion.given if key.startswith(f"{prefix}.")]:
         if key.endswith("contents") and without:
-            conversion.drop(key, "CoreRL's checkpoints always hold model, optimizer and random states", "missing")
+            _without(conversion, role, key, without)
         else:
             conversion.drop(key, reason)
+
+
+def _without(conversion: Conversion, role: str, key: str, without: set[str]) -> None:
+    """Contents that are left out: FSDP's optimizer is an option; a model without optimizer resumes with a new one."""
+    fsdp = conversion.effective.engine == "fsdp"
+    if "optimizer" in without and fsdp and (role == "actor" or conversion.has_critic):
+        conversion.values[f"{role}.strategy.save_optimizer"] = False
+        without = without - {"optimizer"}
+    always = without - {"extra"}  # random states are a few kilobytes
+    if always:
+        conversion.drop(key, f"CoreRL's checkpoints always hold {' and '.join(sorted(always))}", "missing")
+    else:
+        conversion.drop(key, "written as save_optimizer; CoreRL's checkpoints always hold random states", "harmless")
 
 
 def stale(conversion: Conversion) -> None:

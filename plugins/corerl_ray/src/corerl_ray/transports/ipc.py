@@ -30,8 +30,8 @@ class Ipc:
     """Rollout worker i, of t places, reads from actor worker t * i.
 
     Attributes:
-        in_pieces: if the actor's ranks name their pieces, and the engines' ranks their needs, pieces are sent instead of
-            whole weights (:mod:`corerl_ray.transports.sharded`).
+        in_pieces: pieces are sent instead of whole weights (:mod:`corerl_ray.transports.sharded`), if the actor's ranks
+            name their pieces, and the engines' ranks their needs.
         linked: the connected rollout workers.
         plan: of pieces; None: whole weights are sent.
     """

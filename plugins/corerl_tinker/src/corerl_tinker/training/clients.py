@@ -13,7 +13,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import Place, dispatch
 from corerl.contracts.token_outputs import OfLogits
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.models import resolve_device
+from corerl.models import overridden, resolve_device
 from corerl.registry.parts import select_rollout_backend
 from corerl.trainer.workers import plugins_of
 from corerl_tinker.errors import UserError
@@ -190,7 +190,7 @@ def strategy_spec(config: TrainConfig) -> StrategySpec:
     if actor.use_dynamic_bsz:
         limit = MicroBatching(max_tokens=actor.ppo_max_token_len_per_gpu)
     return StrategySpec(
-        model=config.model,
+        model=overridden(config.model),
         device=resolve_device(actor.device),
         micro_batching=limit,
         optim=actor.optim,

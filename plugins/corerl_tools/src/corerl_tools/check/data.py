@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 from corerl.contracts.config import DataConfig, TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
-from corerl.data import load_tokenizer, read_parquet
+from corerl.data import load_tokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
 from corerl.data.report import Location, name_places
-from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
+from corerl.data.schema import PromptRecord, is_empty, prompt_rows, read_record
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
 from corerl.registry import load_scorer
@@ -81,7 +81,7 @@ def _rows(
         return
     for file in files:
         try:
-            yield read_parquet(file, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
+            yield prompt_rows(file, data.columns)
         except RequestError as error:
             yield from_error(error, key)
 

@@ -103,6 +103,8 @@ def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
     layer = tokens_here * (inside + around)
     if size.stores_scores:
         layer += tokens_here * tokens.row * size.heads * (size.bytes + 4) / share.tensor
+    if share.offloads:
+        return 2 * layer
     if not share.checkpointing:
         return size.layers * layer
     return size.layers * tokens_here * size.bytes * size.hidden / share.sequence + layer
@@ -128,15 +130,18 @@ def estimate(
         sizes: of the roles ``actor``, ``ref`` and ``critic`` that the run has, and of plugins' models.
         frees_engine: the engine gives its memory back while the policy trains.
     """
+    from corerl.models import critic_model
+
     ranks = max(1, config.runtime.nnodes * config.runtime.n_gpus_per_node)
-    critic_strategy, places = parts.critic_strategy or parts.strategy, parts.runtime.options
-    placed = places if isinstance(places, PlacesModels) else None
+    placed = parts.runtime.options if isinstance(parts.runtime.options, PlacesModels) else None
+    own = dict.fromkeys(sizes, parts.ref_strategy or parts.strategy)  # of the reference and of teachers
+    own |= {"actor": parts.strategy, "critic": parts.critic_strategy or parts.strategy}
     shares = {
         role: _share(
-            critic_strategy if role == "critic" else parts.strategy,
+            own[role],
             size,
             placed.ranks_of(role, ranks) if placed else ranks,
-            config.model,
+            critic_model(config) if role == "critic" else config.model,
             updated=role in ("actor", "critic"),
         )
         for role, size in sizes.items()

@@ -84,6 +84,7 @@ def check(
     report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
     report.findings += precision.look(config, looked.parts, _on(config, machine))
     report.findings += _order(config)
+    report.findings += _overrides(config)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
         report.findings += adapters.look(config, looked.parts, sizes["actor"])
@@ -188,6 +189,14 @@ def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator
     )
 
 
+def _overrides(config: TrainConfig) -> Iterator[Finding]:
+    """The values of config.json that the config changes; wrong ones are errors of their own."""
+    from corerl_torch.overrides import KEY, differences, violations
+
+    if config.model.override_config and not list(violations(config.model)):
+        yield finding("note", KEY, f"changes config.json: {'; '.join(differences(config.model))}")
+
+
 def _order(config: TrainConfig) -> Iterator[Finding]:
     """Findings for an order of training that depends on the lengths of responses."""
     if config.trainer.batch_order == "first_finished" and config.trainer.max_staleness:
@@ -200,6 +209,8 @@ def _sizes(
     config: TrainConfig, parts: Parts | None, plugins: Plugins, device: str, findings: list[Finding]
 ) -> dict[str, ModelSize]:
     """The size of the model of each role; empty, with a finding, if a size cannot be known."""
+    from corerl.models import critic_model
+
     sizes: dict[str, ModelSize] = {}
     needs_ref = parts is not None and parts.needs_ref and not adapters.shares_reference(config, parts)
     needs_critic = parts is not None and parts.value_loss is not None
@@ -211,6 +222,8 @@ def _sizes(
         roles += [(each.role.name, each.path, each.key) for each in further]
     for role, path, path_key in roles:
         model = dataclasses.replace(config.model, path=path or config.model.path)
+        if role == "critic":
+            model = critic_model(config)
         try:
             sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
         except RequestError as error:

@@ -113,6 +113,7 @@ def plan_generation(
         sampling = greedy_sampling(sampling)
     request = {
         "model": config.model.path,
+        **({"override_config": config.model.override_config} if config.model.override_config else {}),
         "state of the weights": _weights_stamp(config),
         "dtype": config.model.dtype,
         "backend": backend.entry.name,

@@ -6,6 +6,7 @@ from typing import Any
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError, ModelError
+from corerl.models import overridden
 from corerl_check import Finding, Machine, finding
 from corerl_torch.families import vision
 from corerl_torch.families.table import family_of, unproven
@@ -104,9 +105,10 @@ def config_of(model: ModelConfig) -> Any:
     """The config by transformers; None if it cannot be read without the hub, which other checks ask."""
     from transformers import AutoConfig
 
-    folder = Path(model.path).expanduser()
-    path = str(folder) if folder.is_dir() else model.path
     try:
+        model = overridden(model)
+        folder = Path(model.path).expanduser()
+        path = str(folder) if folder.is_dir() else model.path
         return AutoConfig.from_pretrained(path, trust_remote_code=model.trust_remote_code, local_files_only=True)
     except Exception:  # architectures raise different errors for their configs
         return None

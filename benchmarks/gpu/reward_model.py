@@ -1,0 +1,98 @@
+"""Scores of a reward model behind vLLM or SGLang beside those of transformers, and its responses per second.
+
+    python benchmarks/gpu/reward_model.py vllm --python .venv-vllm/bin/python --gpu 0
+
+A random Qwen2 model for sequence classification; the largest difference of a score says whether the engine gives the
+model's own output, without activation and bias. About 60 s: the engine's start. ``--device cpu``: a tiny model and
+vLLM's CPU build.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
+
+from corerl.contracts.reward_managers import RewardRequest
+from corerl_rewards.model import ModelRewardManager
+from corerl_rewards.options import ModelOptions
+from corerl_testing.tiny_model import END, PAD, VOCABULARY, tiny_model
+
+TOLERANCE = {"cpu": 1e-3, "cuda": 0.1}
+"""of a score whose deviation over responses is about 1; bf16 on cuda"""
+
+
+def model_folder(folder: Path, device: str) -> Path:
+    """A random model with one output, whose scores differ between responses."""
+    torch.manual_seed(0)
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes: dict[str, Any] = dict(zip(names, (1024, 2816, 12, 16) if device == "cuda" else (64, 32, 2, 2), strict=True))
+    sizes["num_labels"] = 1
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        num_key_value_heads=2 if device == "cuda" else 1,
+        initializer_range=0.05 if device == "cuda" else 0.3,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        **sizes,
+    )
+    model: Any = Qwen2ForSequenceClassification(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model()).save_pretrained(folder)
+    return folder
+
+
+def scored(manager: ModelRewardManager, requests: list[RewardRequest]) -> tuple[list[float], float]:
+    """Scores, and seconds of the second call."""
+    manager.score(requests[:16])
+    began = time.perf_counter()
+    results = manager.score(requests)
+    seconds = time.perf_counter() - began
+    manager.close()
+    for result in results:
+        if result.score is None:
+            raise SystemExit(f"a response has no score: {result.error}")
+    return [float(result.score or 0.0) for result in results], seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=["vllm", "sglang"])
+    parser.add_argument("--python", required=True, help="interpreter of the engine's environment")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--gpu", type=int, default=0, help="the engine's GPU; transformers are on the first")
+    parser.add_argument("--responses", type=int, default=256)
+    arguments = parser.parse_args()
+    count = arguments.responses if arguments.device == "cuda" else 16
+    words = ["the", "answer", "of", "this", "sum", "is", "forty", "two", "because", "six", "times", "seven"]
+    requests = [
+        RewardRequest(
+            " ".join(words[row % 7 :] * (1 + row % 9)), "", "s", prompt=[{"role": "user", "content": "6 · 7?"}]
+        )
+        for row in range(count)
+    ]
+    table = Table("scores by", "responses/s", "largest difference", "deviation of scores")
+    with tempfile.TemporaryDirectory() as folder:
+        given: dict[str, Any] = {"path": str(model_folder(Path(folder), arguments.device)), "max_length": 1024}
+        given["dtype"] = "bf16" if arguments.device == "cuda" else "fp32"
+        here = ModelOptions(device=arguments.device, **given)
+        gpus = [arguments.gpu] if arguments.device == "cuda" else []
+        there = ModelOptions(engine=arguments.engine, python=arguments.python, gpus=gpus, **given)
+        own, seconds = scored(ModelRewardManager({}, num_workers=1, timeout=300.0, options=here), requests)
+        spread = float(torch.tensor(own).std())
+        table.add_row("transformers", f"{count / seconds:.0f}", "", f"{spread:.3f}")
+        theirs, seconds = scored(ModelRewardManager({}, num_workers=1, timeout=300.0, options=there), requests)
+    worst = max(abs(a - b) for a, b in zip(own, theirs, strict=True)) / spread
+    table.add_row(arguments.engine, f"{count / seconds:.0f}", f"{worst:.2g} deviations", "")
+    Console(width=120).print(table)
+    return int(worst > TOLERANCE[arguments.device])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
