@@ -10,6 +10,35 @@ from torch import Tensor
 from corerl.contracts.token_columns import TokenColumn, moved
 
 
+@dataclasses.dataclass(frozen=True)
+class RowNumbers:
+    """Numbers of B rows, for those that do not hold their tokens.
+
+    Attributes:
+        prompt_lengths, response_lengths, group_ids, unit_ids: as of :class:`Experience`.
+        trained: (B,) int64, trained tokens.
+        has_advantage: (B,) bool: a trained token has an advantage that is not 0, or advantages are not estimated yet.
+    """
+
+    prompt_lengths: Tensor
+    response_lengths: Tensor
+    group_ids: Tensor
+    unit_ids: Tensor | None
+    trained: Tensor
+    has_advantage: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) tokens of prompt and response together."""
+        return self.prompt_lengths + self.response_lengths
+
+    def select(self, rows: Tensor) -> "RowNumbers":
+        """The rows with these indices, in this order."""
+        prompts, responses, units = self.prompt_lengths[rows], self.response_lengths[rows], self.unit_ids
+        units = None if units is None else units[rows]
+        return RowNumbers(prompts, responses, self.group_ids[rows], units, self.trained[rows], self.has_advantage[rows])
+
+
 @dataclasses.dataclass
 class Experience:
     """B responses with their prompts, right-padded, on the CPU.
@@ -82,6 +111,13 @@ class Experience:
     def lengths(self) -> Tensor:
         """(B,) tokens of prompt and response together."""
         return self.prompt_lengths + self.response_lengths
+
+    def numbers(self) -> RowNumbers:
+        """The numbers of the rows."""
+        mask, advantages = self.response_mask, self.advantages
+        moving = mask if advantages is None else mask & (advantages != 0)
+        of_rows = self.prompt_lengths, self.response_lengths, self.group_ids, self.unit_ids
+        return RowNumbers(*of_rows, mask.sum(dim=1), moving.any(dim=1))
 
     def select(self, rows: Tensor) -> "Experience":
         """The rows with these indices, in this order, trimmed to the longest of them."""
