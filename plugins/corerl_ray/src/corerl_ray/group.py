@@ -96,9 +96,11 @@ class GroupMethod:
             self.group.shared_gpus.use(self.group)
         places = self.group.places
         whole = split(args[0], places[0].data_parallel_size)
-        stored = [None if share.is_empty else ray.put(share.value) for share in whole.shares]
-        takes_first = self.declared.merge == "rank_zero"
-        keeps = isinstance(whole.whole, KeptRows) and not takes_first
+        takes_first, is_kept = self.declared.merge == "rank_zero", isinstance(whole.whole, KeptRows)
+        keeps = is_kept and not takes_first
+        stored = [
+            None if share.is_empty else share.value if is_kept else ray.put(share.value) for share in whole.shares
+        ]
         calls, ranks, values = [], [], []
         for member, place in zip(self.group.members, places, strict=True):
             share = stored[place.data_parallel_rank]

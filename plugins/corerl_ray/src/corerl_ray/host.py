@@ -21,7 +21,7 @@ from corerl.contracts.dispatch import Place
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
-from corerl_ray.kept import Kept
+from corerl_ray.kept import Arrays, Kept, keep_tokens
 from corerl_ray.mailbox import Answer, Collected, Mailbox, Post
 from corerl_ray.signs import Asked, answer_signals
 
@@ -162,9 +162,14 @@ class WorkerHost:
         """Cancel calls, by their numbers."""
         self.mailbox.cancel(numbers)
 
-    def collect(self) -> Collected:
-        """Wait for results of calls, at most :data:`corerl_ray.mailbox.LISTEN` seconds."""
-        return self.mailbox.collect()
+    def collect(self) -> tuple[tuple[Collected, Arrays | None], Any]:
+        """Wait for results of calls, at most :data:`corerl_ray.mailbox.LISTEN` seconds.
+
+        The second result, the tokens of the first one's responses, stays in the object store.
+        """
+        collected = self.mailbox.collect()
+        arrays, values = keep_tokens([each for news in collected.news.values() for each in news.finished.values()])
+        return (collected, arrays), values
 
     def engine_load(self) -> EngineLoad | None:
         """The load of the worker's engine, if it reports one."""

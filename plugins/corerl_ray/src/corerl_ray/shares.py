@@ -34,7 +34,7 @@ class Share:
         ranks of a strategy must take part; the outputs of this row are dropped. Of a handle it is one.
         """
         if isinstance(self.whole, KeptRows):
-            return KeptShare(self.whole, self.rows)
+            return KeptShare.of(self.whole, self.rows)
         if isinstance(self.whole, Experience):
             return rows_of(self.whole, self.rows)
         return [self.whole[row] for row in self.rows.tolist()]
