@@ -76,7 +76,7 @@ class Trainer:
         step.hold(self.engines.actor_in_use)
         step.metrics |= step.groups.metrics
         with step.part("batch"):
-            step.rows = self.batch.take(step.scored)
+            step.rows = self.batch.take(step.scored.without_media())
         with step.part("handover"):
             self.devices.to_training()
 

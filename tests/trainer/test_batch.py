@@ -1,5 +1,7 @@
 """The rows of a step: samples that are left out, and the rows of the policy's updates."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -62,3 +64,12 @@ def test_the_numbers_of_rows_are_those_of_their_tensors(batch):
     assert chosen.unit_ids is expected.unit_ids is None
     for name in ("prompt_lengths", "response_lengths", "group_ids", "trained", "has_advantage"):
         assert torch.equal(getattr(chosen, name), getattr(expected, name))
+
+
+def test_media_of_prompts_do_not_travel_with_the_rows(batch):
+    scored, _ = batch(n=2)
+    assert scored.without_media() is scored
+    seen = [replace(prompt, media={"images": ["a", "b"]}) for prompt in scored.rollouts.prompts]
+    light = replace(scored, rollouts=replace(scored.rollouts, prompts=seen)).without_media()
+    assert light.rollouts.prompts == [replace(prompt, media={}) for prompt in seen]
+    assert light.rollouts.responses == scored.rollouts.responses
