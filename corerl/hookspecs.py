@@ -232,7 +232,7 @@ def step_metrics(
 ) -> Mapping[str, float] | None:
     """Metrics of the batch of a training step; ``truncated``: of each response, whether it ended by its length.
 
-    The hook is called in the process that holds the batch, which may be a worker."""
+    Called in the process that has the batch, the controller or a worker."""
 
 
 @hookspec

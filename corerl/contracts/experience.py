@@ -15,28 +15,21 @@ class RowNumbers:
     """Numbers of B rows, for those that do not hold their tokens.
 
     Attributes:
-        prompt_lengths, response_lengths, group_ids, unit_ids: as of :class:`Experience`.
+        lengths, response_lengths, group_ids, unit_ids: as of :class:`Experience`.
         trained: (B,) int64, trained tokens.
         has_advantage: (B,) bool: a trained token has an advantage that is not 0, or advantages are not estimated yet.
     """
 
-    prompt_lengths: Tensor
+    lengths: Tensor
     response_lengths: Tensor
     group_ids: Tensor
-    unit_ids: Tensor | None
     trained: Tensor
     has_advantage: Tensor
-
-    @property
-    def lengths(self) -> Tensor:
-        """(B,) tokens of prompt and response together."""
-        return self.prompt_lengths + self.response_lengths
+    unit_ids: Tensor | None = None
 
     def select(self, rows: Tensor) -> "RowNumbers":
         """The rows with these indices, in this order."""
-        prompts, responses, units = self.prompt_lengths[rows], self.response_lengths[rows], self.unit_ids
-        units = None if units is None else units[rows]
-        return RowNumbers(prompts, responses, self.group_ids[rows], units, self.trained[rows], self.has_advantage[rows])
+        return RowNumbers(**{name: each[rows] for name, each in vars(self).items() if each is not None})
 
 
 @dataclasses.dataclass
@@ -116,8 +109,8 @@ class Experience:
         """The numbers of the rows."""
         mask, advantages = self.response_mask, self.advantages
         moving = mask if advantages is None else mask & (advantages != 0)
-        of_rows = self.prompt_lengths, self.response_lengths, self.group_ids, self.unit_ids
-        return RowNumbers(*of_rows, mask.sum(dim=1), moving.any(dim=1))
+        of_rows = self.lengths, self.response_lengths, self.group_ids
+        return RowNumbers(*of_rows, mask.sum(dim=1), moving.any(dim=1), self.unit_ids)
 
     def select(self, rows: Tensor) -> "Experience":
         """The rows with these indices, in this order, trimmed to the longest of them."""

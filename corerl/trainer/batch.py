@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pluggy
 from torch import Tensor
@@ -13,6 +14,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
+from corerl.contracts.losses import masked_mean
 from corerl.contracts.rollout_correctors import Correction, NoCorrector, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
@@ -22,7 +24,7 @@ from corerl.errors import NonFiniteError
 from corerl.objective import estimate, loss_weights
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.scored import ScoredRollouts
-from corerl.telemetry.metrics import merge_means, policy_metrics
+from corerl.telemetry.metrics import merge_means
 from corerl.terminal.notices import say
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.workers import plugins_of
@@ -48,6 +50,7 @@ class Batch:
     scored: ScoredRollouts = dataclasses.field(init=False)
     experience: Experience = dataclasses.field(init=False)
     correction: Correction | None = None
+    unsaid: list[str] = dataclasses.field(default_factory=list)
     _cut: Experience = dataclasses.field(init=False)
 
     @dispatch("rank_zero")
@@ -63,22 +66,20 @@ class Batch:
         return self.experience.tokens()
 
     @dispatch("rank_zero")
-    def put_old(self, outputs: TokenOutputs | None) -> dict[str, float]:
-        """Take the policy's outputs before the update, or else the engine's log-probs; metrics."""
+    def put(self, role: Literal["actor", "ref", "critic"], outputs: TokenOutputs | None) -> dict[str, float]:
+        """Take the outputs of a model before the update; metrics. None: the engine's log-probs are the policy's."""
         experience = self.experience
         if outputs is None:
             experience.old_log_probs = experience.rollout_log_probs
-            return {}
-        experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
-        return policy_metrics(outputs, experience)
-
-    @dispatch("rank_zero")
-    def put_reference(self, outputs: TokenOutputs) -> None:
-        self.experience.ref_log_probs = outputs.log_probs
-
-    @dispatch("rank_zero")
-    def put_values(self, outputs: TokenOutputs) -> None:
-        self.experience.values = outputs.values
+        elif role == "ref":
+            experience.ref_log_probs = outputs.log_probs
+        elif role == "critic":
+            experience.values = outputs.values
+        else:
+            experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
+            if outputs.entropy is not None:
+                return merge_means([{"entropy": masked_mean(outputs.entropy, experience.response_mask)}], "actor")
+        return {}
 
     @dispatch("rank_zero")
     def estimate(self, step: int, lag: int, penalty: KLPenalty | None = None) -> tuple[RowNumbers, dict[str, float]]:
@@ -147,26 +148,26 @@ class Batch:
         self.guard.handle(step, error, rows, self.experience, self.scored)
 
     @dispatch("rank_zero")
-    def write_rollouts(self, path: Path) -> bool | str:
-        """Write the responses by a plugin; whether there is one, or why the file could not be written."""
+    def write_rollouts(self, path: Path) -> str | None:
+        """Write the responses by a plugin; None, or why they are not written."""
         try:
-            return bool(
-                self.hook.write_rollouts(
-                    path=path,
-                    rollouts=self.scored.rollouts,
-                    results=self.scored.results,
-                    experience=self.experience,
-                    tokenizer=self.tokenizer,
-                    token_rows=self.config.trainer.log_rollouts_tokens,
-                )
+            written = self.hook.write_rollouts(
+                path=path,
+                rollouts=self.scored.rollouts,
+                results=self.scored.results,
+                experience=self.experience,
+                tokenizer=self.tokenizer,
+                token_rows=self.config.trainer.log_rollouts_tokens,
             )
         except OSError as error:
-            return str(error)
+            return f"the sample rollouts could not be written: {error}"
+        return None if written else "no plugin writes the sample rollouts (pip install corerl-tools)"
 
     @dispatch("rank_zero")
     def notices(self) -> list[str]:
         """Lines for the terminal since the last call that this process could not print."""
-        return []
+        lines, self.unsaid[:] = [*self.unsaid], []
+        return lines
 
 
 class BatchWorker(Batch):
@@ -174,8 +175,7 @@ class BatchWorker(Batch):
 
     def __init__(self, config: TrainConfig, folder: Path, shape: ModelShape) -> None:
         plugins = plugins_of(config)
-        guard, self._notices = make_guard(config, folder, plugins.hook), list[str]()
-        guard.say = self._notices.append
+        guard = make_guard(config, folder, plugins.hook)
         super().__init__(
             config,
             plugins.hook,
@@ -184,12 +184,7 @@ class BatchWorker(Batch):
             make_corrector(config, plugins.hook, shape),
             guard,
         )
-
-    @dispatch("rank_zero")
-    def notices(self) -> list[str]:
-        lines = [*self._notices]
-        self._notices.clear()
-        return lines
+        guard.say = self.unsaid.append
 
 
 def make_guard(config: TrainConfig, folder: Path, hook: pluggy.HookRelay) -> NonFiniteGuard:

@@ -85,18 +85,18 @@ class Trainer:
         tokens = self.batch.tokens()
         with step.part("old_log_prob"):
             if self.run.config.algorithm.rollout_correction.bypass_mode:
-                self.batch.put_old(None)
+                self.batch.put("actor", None)
             else:
                 wanted: list[Output] = ["log_probs", "entropy"]
                 if "sum_pi_squared" in self.run.parts.adv_estimator.entry.needs:
                     wanted.append("sum_pi_squared")
-                step.metrics |= self.batch.put_old(self.models.actor.forward(tokens, wanted))
+                step.metrics |= self.batch.put("actor", self.models.actor.forward(tokens, wanted))
         if self.models.reference is not None and self.run.parts.needs_ref_log_probs:
             with step.part("ref"):
-                self.batch.put_reference(self.models.reference.forward(tokens, ["log_probs"]))
+                self.batch.put("ref", self.models.reference.forward(tokens, ["log_probs"]))
         if self.models.critic is not None:
             with step.part("values"):
-                self.batch.put_values(self.models.critic.forward(tokens, ["values"]))
+                self.batch.put("critic", self.models.critic.forward(tokens, ["values"]))
 
     def estimate_advantages(self, step: Step) -> None:
         """Advantages of the rewards, less the KL penalty; measures of the batch."""

@@ -19,8 +19,5 @@ class Records:
 
     def write_rollouts(self, step: int, batch: Batch) -> None:
         """Write the batch as ``rollouts/step_N.parquet`` by a plugin; the run continues if this fails."""
-        written = batch.write_rollouts(self.run.folder / "rollouts" / f"step_{step:06d}.parquet")
-        if isinstance(written, str):
-            say(f"step {step}: the sample rollouts could not be written: {written}")
-        elif not written:
-            say(f"step {step}: no plugin writes the sample rollouts (pip install corerl-tools)")
+        if notice := batch.write_rollouts(self.run.folder / "rollouts" / f"step_{step:06d}.parquet"):
+            say(f"step {step}: {notice}")

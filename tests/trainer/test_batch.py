@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
 from corerl.trainer.batch import BatchWorker
 
@@ -27,6 +28,13 @@ def test_samples_that_are_left_out_are_counted_before_and_after_the_advantages(t
     rows, metrics = made.batch.estimate(3, 1)
     assert metrics["training/nonfinite_samples"] == 2.0
     assert rows.trained.tolist() == [2, 0, 0]
+
+
+def test_entropy_is_a_mean_over_trained_tokens(trainer, batch):
+    made = trainer()
+    made.at(*batch([1.0, 1.0, None], lengths=[1, 3, 2]))
+    entropy = torch.tensor([[1.0, 7.0, 7.0], [2.0, 3.0, 4.0], [9.0, 9.0, 9.0]])
+    assert made.batch.put("actor", TokenOutputs(entropy=entropy)) == {"actor/entropy": 10 / 4}
 
 
 def test_an_update_that_is_not_finite_names_the_step_and_the_samples_or_ends_the_run(trainer, batch, capsys):
@@ -62,7 +70,7 @@ def test_the_numbers_of_rows_are_those_of_their_tensors(batch):
     rows = torch.tensor([2, 0])
     chosen, expected = numbers.select(rows), experience.select(rows).numbers()
     assert chosen.unit_ids is expected.unit_ids is None
-    for name in ("prompt_lengths", "response_lengths", "group_ids", "trained", "has_advantage"):
+    for name in ("lengths", "response_lengths", "group_ids", "trained", "has_advantage"):
         assert torch.equal(getattr(chosen, name), getattr(expected, name))
 
 
