@@ -32,7 +32,7 @@ from corerl.trainer.workers import plugins_of
 
 @dataclasses.dataclass
 class Batch:
-    """The rows of one step after another; :meth:`take` begins a step.
+    """The rows of one step after another; :meth:`take` begins a step, and :meth:`end` frees its rows.
 
     A caller may be in another process: it gets numbers, and handles of rows that models take (``keeps``).
 
@@ -164,9 +164,10 @@ class Batch:
         return None if written else "no plugin writes the sample rollouts (pip install corerl-tools)"
 
     @dispatch("rank_zero")
-    def notices(self) -> list[str]:
-        """Lines for the terminal since the last call that this process could not print."""
-        lines, self.unsaid[:] = [*self.unsaid], []
+    def end(self) -> list[str]:
+        """Free the rows of the step; lines for the terminal that this process could not print."""
+        del self.scored, self.experience, self._cut
+        lines, self.correction, self.unsaid[:] = [*self.unsaid], None, []
         return lines
 
 

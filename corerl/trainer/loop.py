@@ -145,11 +145,11 @@ class Trainer:
                 rollouts=step.scored.rollouts,
                 experience=step.rows,
             )
-            for notice in self.batch.notices():
-                say(notice)
             frequency = self.run.config.trainer.log_rollouts_freq
             if frequency > 0 and self.is_due(frequency):
                 self.records.write_rollouts(step.number, self.batch)
+            for notice in self.batch.end():
+                say(notice)
 
     def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

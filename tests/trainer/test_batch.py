@@ -55,9 +55,10 @@ def test_a_worker_hands_its_notices_to_the_controller_once(made_up, batch, tmp_p
     worker.take(scored)
     capsys.readouterr()
     worker.refuse(3, NonFiniteError("loss is nan"), [0])
-    [line] = worker.notices()
+    [line] = worker.end()
     assert line.startswith("step 3: loss is nan; 1 samples (response 0 to prompt 0 of 'acme/sums')")
-    assert (capsys.readouterr().err, worker.notices()) == ("", [])
+    worker.take(scored)
+    assert (capsys.readouterr().err, worker.end()) == ("", [])
 
 
 def test_the_numbers_of_rows_are_those_of_their_tensors(batch):
