@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from corerl.batch.cuts import has_advantage
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
@@ -40,7 +39,7 @@ def main() -> None:
         torch.manual_seed(0)
         Qwen2ForCausalLM(CONFIG).save_pretrained(model)
         mini_batch = batch()
-        trained = mini_batch.select(has_advantage(mini_batch).nonzero().squeeze(1))
+        trained = mini_batch.select(mini_batch.numbers().has_advantage.nonzero().squeeze(1))
         for name, tokens in (("16,384 tokens", 16384), ("1 row", None)):
             limit = MicroBatching(max_tokens=tokens, max_sequences=None if tokens else 1)
             whole, skipped = (measure(model, limit, rows) for rows in (mini_batch, trained))

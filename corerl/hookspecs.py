@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from corerl.contracts.annotators import Annotator, ModelRole
     from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.evaluations import Evaluation, ValidationSample
-    from corerl.contracts.experience import Experience
+    from corerl.contracts.experience import Experience, RowNumbers
     from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLPenalty
     from corerl.contracts.objective import LossTerm
@@ -113,11 +113,11 @@ def batch_scored(
     step: int,
     results: "Sequence[RewardResult]",
     rollouts: Any,
-    experience: "Experience | None",
+    experience: "RowNumbers | None",
 ) -> None:
     """A step has trained on responses (:class:`corerl.batch.rollouts.Rollouts`) with these results.
 
-    Of an evaluation after the step, rollouts and experience are None.
+    ``experience`` has the numbers of their rows. Of an evaluation after the step, rollouts and experience are None.
     """
 
 
@@ -237,18 +237,20 @@ def step_metrics(
     max_prompt_length: int,
     data_parallel_size: int,
 ) -> Mapping[str, float] | None:
-    """Metrics of the batch of a training step; ``truncated``: of each response, whether it ended by its length."""
+    """Metrics of the batch of a training step; ``truncated``: of each response, whether it ended by its length.
+
+    Called in the process that has the batch, the controller or a worker."""
 
 
 @hookspec
 def time_metrics(
-    experience: "Experience",
+    experience: "RowNumbers",
     seconds: Mapping[str, float],
     background: Mapping[str, float],
     shape: "ModelShape",
     passes: int,
 ) -> Mapping[str, float] | None:
-    """Metrics of the time of a training step, in which an update goes ``passes`` times through the batch.
+    """Metrics of the time of a training step, in which an update goes ``passes`` times through the rows.
 
     ``seconds``: part -> seconds, of all of it as ``step``; ``background``: of parts beside the step.
     """

@@ -1,9 +1,7 @@
-"""Cutting a batch into mini-batches of whole groups, and the rows of them that are trained."""
+"""Cutting a batch into mini-batches of whole groups."""
 
 import torch
 from torch import Tensor
-
-from corerl.contracts.experience import Experience
 
 
 def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
@@ -15,12 +13,6 @@ def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
     """
     unique = torch.unique(group_ids)
     return [torch.isin(group_ids, ids).nonzero().squeeze(1) for ids in torch.split(unique, groups)]
-
-
-def has_advantage(batch: Experience) -> Tensor:
-    """(B,) bool: the row has a trained token whose advantage is not 0."""
-    assert batch.advantages is not None
-    return (batch.response_mask & (batch.advantages != 0)).any(dim=1)
 
 
 def in_prompts(rows: Tensor, group_ids: Tensor) -> Tensor:

@@ -31,10 +31,14 @@ class Dispatch:
             group's are coroutine functions; calls may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) in the order of the rows.
             ``rank_zero``: every rank returns the same.
+        keeps: of ``rank_zero``: the result, an Experience, stays with the worker; the caller gets a handle of it
+            with the methods ``numbers`` and ``select``, which a call on any group takes in place of the Experience. The
+            joined outputs of its rows are then a handle, too.
     """
 
     mode: Mode
     merge: Merge = "join"
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,11 @@ class Future(Protocol):
         ...
 
 
-def dispatch(mode: Mode, *, merge: Merge = "join") -> Callable[[F], F]:
+def dispatch(mode: Mode, *, merge: Merge = "join", keeps: bool = False) -> Callable[[F], F]:
     """Declare the dispatch of a worker's method, which stays as it is."""
 
     def declare(method: F) -> F:
-        setattr(method, _ATTRIBUTE, Dispatch(mode, merge))
+        setattr(method, _ATTRIBUTE, Dispatch(mode, merge, keeps))
         return method
 
     return declare

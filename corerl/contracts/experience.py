@@ -10,6 +10,28 @@ from torch import Tensor
 from corerl.contracts.token_columns import TokenColumn, moved
 
 
+@dataclasses.dataclass(frozen=True)
+class RowNumbers:
+    """Numbers of B rows, for those that do not hold their tokens.
+
+    Attributes:
+        lengths, response_lengths, group_ids, unit_ids: as of :class:`Experience`.
+        trained: (B,) int64, trained tokens.
+        has_advantage: (B,) bool: a trained token has an advantage that is not 0, or advantages are not estimated yet.
+    """
+
+    lengths: Tensor
+    response_lengths: Tensor
+    group_ids: Tensor
+    trained: Tensor
+    has_advantage: Tensor
+    unit_ids: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "RowNumbers":
+        """The rows with these indices, in this order."""
+        return RowNumbers(**{name: each[rows] for name, each in vars(self).items() if each is not None})
+
+
 @dataclasses.dataclass
 class Experience:
     """B responses with their prompts, right-padded, on the CPU.
@@ -82,6 +104,13 @@ class Experience:
     def lengths(self) -> Tensor:
         """(B,) tokens of prompt and response together."""
         return self.prompt_lengths + self.response_lengths
+
+    def numbers(self) -> RowNumbers:
+        """The numbers of the rows."""
+        mask, advantages = self.response_mask, self.advantages
+        moving = mask if advantages is None else mask & (advantages != 0)
+        of_rows = self.lengths, self.response_lengths, self.group_ids
+        return RowNumbers(*of_rows, mask.sum(dim=1), moving.any(dim=1), self.unit_ids)
 
     def select(self, rows: Tensor) -> "Experience":
         """The rows with these indices, in this order, trimmed to the longest of them."""

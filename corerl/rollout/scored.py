@@ -76,6 +76,15 @@ class ScoredRollouts:
                 tokens += count
         return lags / max(1, tokens)
 
+    def without_media(self) -> "ScoredRollouts":
+        """The same, without the prompts' images and the like, which engines alone read."""
+        prompts = self.rollouts.prompts
+        if not any(prompt.media for prompt in prompts):
+            return self
+        light = {id(prompt): dataclasses.replace(prompt, media={}) for prompt in prompts}
+        rollouts = dataclasses.replace(self.rollouts, prompts=[light[id(prompt)] for prompt in prompts])
+        return dataclasses.replace(self, rollouts=rollouts)
+
     def select(self, rows: Sequence[int]) -> "ScoredRollouts":
         """These rows, groups renumbered in the order in which they come."""
         greedy = self.greedy_results

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from corerl.contracts.experience import Experience
-from corerl.contracts.losses import Mean, add_means, masked_mean
-from corerl.contracts.token_outputs import TokenOutputs
+from corerl.contracts.losses import Mean, add_means
 
 
 def merge_means(updates: Iterable[Mapping[str, Mean]], prefix: str) -> dict[str, float]:
@@ -13,10 +11,3 @@ def merge_means(updates: Iterable[Mapping[str, Mean]], prefix: str) -> dict[str,
     for metrics in updates:
         add_means(sums, metrics)
     return {f"{prefix}/{name}": mean.value for name, mean in sums.items() if mean.count}
-
-
-def policy_metrics(outputs: TokenOutputs, experience: Experience) -> dict[str, float]:
-    """Mean entropy, in nats, of the policy at the trained tokens before the update."""
-    if outputs.entropy is None:
-        return {}
-    return merge_means([{"entropy": masked_mean(outputs.entropy, experience.response_mask)}], "actor")

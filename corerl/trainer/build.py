@@ -13,11 +13,11 @@ import torch
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.contracts.adapters import hold_reference
-from corerl.contracts.annotators import ModelRole
+from corerl.contracts.annotators import Annotator, ModelRole
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.contracts.rollout_correctors import NoCorrector, RolloutCorrector
+from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -27,7 +27,7 @@ from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry
 from corerl.registry.parts import Parts
 from corerl.rollout.engines import Engines
-from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
+from corerl.rollout.episode_workers import KEY, EpisodeWorker, WorkerEpisodes, episode_role
 from corerl.rollout.episodes import Episodes, make_episodes
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
@@ -38,11 +38,11 @@ from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, openers
 from corerl.terminal.notices import say
+from corerl.trainer.batch import Batch, BatchWorker, make_corrector, make_guard
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.fit import fit
 from corerl.trainer.loop import Trainer
 from corerl.trainer.models import BaseOfPolicy, Models
-from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.plan import Plan
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run, new_folder
@@ -161,14 +161,18 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     )
     stack.callback(stream.close)
     stack.callback(engines.close)
-    corrector = _corrector(plan, models)
-    records = Records(
-        run,
-        plan.tokenizer,
-        log,
-        _checkpoint_store(run, plan.tokenizer),
-        NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
-    )
+    corrector = make_corrector(config, hook, models.shape)
+    annotators = hook.make_annotator(plan=plan, models=models)
+    readers = _readers_of_tokens(parts, corrector, annotators)
+    if config.rollout.num_workers and not readers:
+        role = Role("batch", KEY, "batch", distributed=False, workers=1)
+        batch: Batch = runtime.spawn(role, BatchWorker, config, run.folder, models.shape)
+    else:
+        if config.rollout.num_workers:
+            say(f"the controller holds the tokens of each step: {', '.join(readers)}")
+        guard = make_guard(config, run.folder, hook)
+        batch = Batch(config, hook, plan.tokenizer, parts.adv_estimator.load(), corrector, guard)
+    records = Records(run, log, _checkpoint_store(run, plan.tokenizer))
     evaluated = {"run": run, "plan": plan, "stream": stream, "records": records}
     return Trainer(
         run=run,
@@ -177,9 +181,8 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         engines=engines,
         devices=_device_sharing(config, engines, models.all),
         kl_penalty=hook.make_kl_penalty(plan=plan, models=models) if parts.kl_penalty else None,
-        corrector=corrector,
-        estimator=parts.adv_estimator.load(),
-        updates=Updates(config, parts, models, corrector, seeds, hook.make_annotator(plan=plan, models=models)),
+        batch=batch,
+        updates=Updates(config, parts, models, batch, corrector, seeds, annotators),
         evaluation=hook.make_evaluation(**evaluated) if plan.val_prompts else None,
         records=records,
         stopping=stopping,
@@ -265,12 +268,15 @@ def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
     )
 
 
-def _corrector(plan: Plan, models: Models) -> RolloutCorrector:
-    """That of a plugin; without one, nothing is corrected, and a line is printed."""
-    made: RolloutCorrector | None = plan.plugins.hook.make_rollout_corrector(config=plan.config, shape=models.shape)
-    if made is None:
-        say("log-probs of engine and trainer are not compared: pip install corerl-correction")
-    return made or NoCorrector()
+def _readers_of_tokens(parts: Parts, corrector: RolloutCorrector, annotators: Sequence[Annotator]) -> list[str]:
+    """Parts of a run that read tokens of a step in the controller, which then holds the batch."""
+    readers = {
+        "algorithm.use_kl_in_reward": parts.kl_penalty is not None,
+        "algorithm.rollout_correction.bypass_mode": corrector.acts_on_mini_batches,
+        "actor.policy_loss, which selects tokens of a mini-batch": parts.policy_loss.load_fact("select_tokens"),
+        "annotators of mini-batches": annotators,
+    }
+    return [name for name, reads in readers.items() if reads]
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:

@@ -4,16 +4,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.evaluations import Evaluation
 from corerl.contracts.kl_controllers import KLPenalty
-from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.contracts.token_outputs import Output
 from corerl.errors import EngineDeadError, RunError
-from corerl.objective import estimate
 from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
-from corerl.telemetry.metrics import merge_means, policy_metrics
+from corerl.terminal.notices import say
+from corerl.trainer.batch import Batch
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.models import Models
 from corerl.trainer.records import Records
@@ -28,6 +26,7 @@ class Trainer:
     """One controller: it calls the workers and holds nothing that they hold.
 
     Attributes:
+        batch: the rows of the step; a group if a worker has them.
         kl_penalty: in the reward; None unless ``algorithm.use_kl_in_reward``.
         evaluation: None without validation prompts.
         workers: role -> workers, for the hook ``around_step``.
@@ -42,9 +41,8 @@ class Trainer:
     stream: Stream
     engines: Engines
     devices: DeviceSharing
+    batch: Batch
     kl_penalty: KLPenalty | None
-    corrector: RolloutCorrector
-    estimator: AdvantageEstimator
     updates: Updates
     evaluation: Evaluation | None
     records: Records
@@ -59,7 +57,7 @@ class Trainer:
     def train_step(self) -> dict[str, float]:
         """Train one step; its metrics. A signal abandons the step only before the models change."""
         hook = self.run.plugins.hook
-        with Step(self.step, self.stopping, self.records.nonfinite) as step:
+        with Step(self.step, self.stopping) as step:
             for each in hook.around_step(run=self.run, step=self.step, workers=self.workers):
                 step.hold(each)
             with step.abandonable():
@@ -70,7 +68,7 @@ class Trainer:
             self.hand_over(step)
             self.report(step)
         for more in hook.time_metrics(
-            experience=step.experience,
+            experience=step.rows,
             seconds=step.seconds,
             background=step.groups.background,
             shape=self.models.shape,
@@ -85,53 +83,36 @@ class Trainer:
         step.hold(self.engines.actor_in_use)
         step.metrics |= step.groups.metrics
         with step.part("batch"):
-            step.experience = step.batch.experience()
+            step.rows = self.batch.take(step.scored.without_media())
         with step.part("handover"):
             self.devices.to_training()
 
     def ask_models(self, step: Step) -> None:
         """Log-probs of the policy and the reference, and values of the critic, before the update."""
-        experience, tokens = step.experience, step.experience.tokens()
+        tokens = self.batch.tokens()
         with step.part("old_log_prob"):
             if self.run.config.algorithm.rollout_correction.bypass_mode:
-                experience.old_log_probs = experience.rollout_log_probs
+                self.batch.put("actor", None)
             else:
                 wanted: list[Output] = ["log_probs", "entropy"]
                 if "sum_pi_squared" in self.run.parts.adv_estimator.entry.needs:
                     wanted.append("sum_pi_squared")
-                outputs = self.models.actor.forward(tokens, wanted)
-                experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
-                step.metrics |= policy_metrics(outputs, experience)
+                step.metrics |= self.batch.put("actor", self.models.actor.forward(tokens, wanted))
         if self.models.reference is not None and self.run.parts.needs_ref_log_probs:
             with step.part("ref"):
-                experience.ref_log_probs = self.models.reference.forward(tokens, ["log_probs"]).log_probs
+                self.batch.put("ref", self.models.reference.forward(tokens, ["log_probs"]))
         if self.models.critic is not None:
             with step.part("values"):
-                experience.values = self.models.critic.forward(tokens, ["values"]).values
+                self.batch.put("critic", self.models.critic.forward(tokens, ["values"]))
 
     def estimate_advantages(self, step: Step) -> None:
         """Advantages of the rewards, less the KL penalty; measures of the batch."""
-        batch, experience = step.batch, step.experience
         with step.part("adv"):
-            step.mask_nonfinite()
-            if self.kl_penalty is not None:
-                step.metrics |= self.kl_penalty.subtract(experience)
-            lag = max(batch.staleness(step.number), default=0)
-            step.correction, measured = self.corrector.of_batch(experience, lag)
-            step.metrics |= merge_means([measured], "rollout_corr")
-            weights = self.corrector.weights(step.correction)
-            estimated = estimate(self.estimator, experience, batch.components(), weights, batch.turns())
-            experience.advantages, experience.returns = estimated
-            step.mask_nonfinite()
+            lag = max(step.scored.staleness(step.number), default=0)
+            step.rows, metrics = self.batch.estimate(step.number, lag, self.kl_penalty)
+            step.metrics |= metrics
         with step.part("metrics"):
-            for more in self.run.plugins.hook.step_metrics(
-                experience=experience,
-                results=batch.results,
-                truncated=batch.rollouts.truncated,
-                max_prompt_length=self.run.config.data.max_prompt_length,
-                data_parallel_size=self.models.shape.data_parallel_size,
-            ):
-                step.metrics |= more
+            step.metrics |= self.batch.measure(self.models.shape.data_parallel_size)
 
     def update(self, step: Step) -> None:
         """All optimizer steps: of the critic, and after its warm-up of the policy."""
@@ -140,7 +121,6 @@ class Trainer:
             with step.part("update_critic"):
                 step.metrics |= self.updates.of_critic(step)
         if step.number > self.run.config.trainer.critic_warmup:
-            self.corrector.apply(step.correction, step.experience)
             with step.part("update_actor"):
                 step.metrics |= self.updates.of_policy(step)
 
@@ -168,13 +148,15 @@ class Trainer:
             self.run.plugins.hook.batch_scored(
                 run=self.run,
                 step=step.number,
-                results=step.batch.results,
-                rollouts=step.batch.rollouts,
-                experience=step.experience,
+                results=step.scored.results,
+                rollouts=step.scored.rollouts,
+                experience=step.rows,
             )
             frequency = self.run.config.trainer.log_rollouts_freq
             if frequency > 0 and self.is_due(frequency):
-                self.records.write_rollouts(step)
+                self.records.write_rollouts(step.number, self.batch)
+            for notice in self.batch.end():
+                say(notice)
 
     def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

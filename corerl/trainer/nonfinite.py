@@ -1,6 +1,6 @@
 """What happens when something that must be a number is NaN or infinite: ``trainer.on_nonfinite``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,13 @@ class NonFiniteGuard:
         folder: gets ``step_N/rollouts.parquet`` (text and scores) and ``step_N/experience.safetensors`` (tensors).
         skip: ``trainer.on_nonfinite`` is ``skip``.
         hook: of the run's plugins, one of which writes ``rollouts.parquet``.
+        say: prints a notice.
     """
 
     folder: Path
     skip: bool
     hook: pluggy.HookRelay
+    say: Callable[[str], None] = say
 
     def mask_samples(self, step: int, experience: Experience, batch: ScoredRollouts) -> int:
         """Take rows with a number that is not finite out of the batch; how many there are.
@@ -74,7 +76,7 @@ class NonFiniteGuard:
         message = f"{error}; {len(named)} samples ({names}) {where}"
         if not self.skip:
             raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip leaves them out", rows) from error
-        say(f"step {step}: {message}")
+        self.say(f"step {step}: {message}")
 
     def _write(
         self, folder: Path, samples: Sequence[int], rows: Sequence[int], experience: Experience, batch: ScoredRollouts

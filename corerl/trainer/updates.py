@@ -1,23 +1,23 @@
 """The optimizer steps of a training step: mini-batches, their loss weights, and updates that are not finite."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from corerl.batch.cuts import has_advantage, in_prompts, mini_batches
+from corerl.batch.cuts import mini_batches
 from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.experience import Experience
+from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.losses import Mean
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.errors import NonFiniteError
-from corerl.objective import loss_weights, policy_loss_inputs
+from corerl.objective import policy_loss_inputs
 from corerl.registry.parts import Parts
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
 from corerl.terminal.notices import say
+from corerl.trainer.batch import Batch, weigh
 from corerl.trainer.models import Models
 from corerl.trainer.step import Step
 
@@ -26,18 +26,24 @@ MiniBatches = Iterator[tuple[torch.Tensor, Experience]]
 
 
 class Updates:
-    """Updates the models with the batch of a step."""
+    """Updates the models with the batch of a step.
+
+    Mini-batches are handles if a worker has the batch. A corrector of mini-batches, a token selector and annotators
+    read tokens, so the controller has the batch of a run with one of them.
+    """
 
     def __init__(
         self,
         config: TrainConfig,
         parts: Parts,
         models: Models,
+        batch: Batch,
         corrector: RolloutCorrector,
         seeds: Seeds,
         annotators: Sequence[Annotator] = (),
     ) -> None:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
+        self._batch = batch
         self._annotators = annotators
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
         exact = parts.kl_loss is None and not config.actor.entropy_coeff
@@ -49,17 +55,15 @@ class Updates:
         assert self._models.critic is not None
         actor, critic = self._config.actor, self._config.critic
         size, epochs = critic.ppo_mini_batch_size or actor.ppo_mini_batch_size, critic.ppo_epochs or actor.ppo_epochs
-        cut = self.mini_batches(step.experience, size, epochs, critic.loss_agg_mode)
-        return merge_means(_updated(self._models.critic.update, cut, step), "critic")
+        cut = self.mini_batches(step.rows, size, epochs, critic.loss_agg_mode)
+        return merge_means(self._updated(self._models.critic.update, cut, step), "critic")
 
     def of_policy(self, step: Step) -> dict[str, float]:
         """All updates of the policy; their metrics."""
         actor = self._config.actor
-        experience, drops = step.experience, actor.zero_advantage == "drop"
-        if drops:
-            kept = in_prompts(has_advantage(experience), experience.group_ids)
-            experience = dataclasses.replace(experience, response_mask=experience.response_mask & kept[:, None])
-        cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
+        drops = actor.zero_advantage == "drop"
+        rows = self._batch.correct(drops=drops)
+        cut = self.mini_batches(rows, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         measured: list[dict[str, Mean]] = []
         trained: list[int] = []
         annotated: list[Mapping[str, Mean]] = []
@@ -67,33 +71,26 @@ class Updates:
         if self._skips or drops:
             prepared = _trained(prepared, trained, by_mask=drops)
         prepared = self._annotated(prepared, step, annotated)
-        metrics = merge_means(_updated(self._models.actor.update, prepared, step), "actor")
+        metrics = merge_means(self._updated(self._models.actor.update, prepared, step), "actor")
         metrics |= merge_means(annotated, "actor") | merge_means(measured, "rollout_corr")
         if self._skips or drops:
-            metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(experience.lengths.sum()))
-        if not experience.response_mask.any():
-            reason = "no prompt has an advantage" if step.experience.response_mask.any() else "no response has a score"
+            metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(rows.lengths.sum()))
+        if not rows.trained.any():
+            reason = "no prompt has an advantage" if drops and step.rows.trained.any() else "no response has a score"
             say(f"step {step.number}: {reason}; the weights are not updated")
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics
 
-    def mini_batches(self, experience: Experience, size: int, epochs: int, loss_agg_mode: str) -> MiniBatches:
+    def mini_batches(self, numbers: RowNumbers, size: int, epochs: int, loss_agg_mode: str) -> MiniBatches:
         """The mini-batches of all epochs, each with the loss weights of its own tokens.
 
         One without a trained token is left out: its gradient is 0, and yet momentum and decay would move the weights.
         """
         for _ in range(epochs):
-            for rows in mini_batches(experience.group_ids, size):
-                mini_batch = experience.select(rows)
-                if mini_batch.response_mask.any():
-                    self._weigh(mini_batch, loss_agg_mode)
-                    yield rows, mini_batch
-
-    def _weigh(self, mini_batch: Experience, loss_agg_mode: str) -> None:
-        scale_factor = self._config.actor.loss_scale_factor or self._config.data.max_response_length
-        mask, episodes, groups = mini_batch.response_mask, mini_batch.episode_ids, mini_batch.group_ids
-        mini_batch.loss_weights = loss_weights(mask, loss_agg_mode, scale_factor, episodes, groups)
+            for rows in mini_batches(numbers.group_ids, size):
+                if numbers.trained[rows].any():
+                    yield rows, self._batch.mini_batch(rows, loss_agg_mode)
 
     def _prepared(self, cut: MiniBatches, step: int, measured: list[dict[str, Mean]]) -> MiniBatches:
         """Mini-batches, each just before its update of the policy.
@@ -107,7 +104,7 @@ class Updates:
                 measured.append(self._corrector.of_mini_batch(mini_batch, present))
                 if not mini_batch.response_mask.any():
                     continue
-                self._weigh(mini_batch, self._config.actor.loss_agg_mode)
+                weigh(mini_batch, self._config, self._config.actor.loss_agg_mode)
             if self._select_tokens is not None:
                 present = self._models.present_log_probs(mini_batch)
                 uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))
@@ -119,8 +116,20 @@ class Updates:
         for rows, mini_batch in cut:
             for annotator in self._annotators:
                 with step.part(annotator.part):
-                    metrics.append(annotator.annotate(mini_batch, rows, step.batch.rollouts))
+                    metrics.append(annotator.annotate(mini_batch, rows, step.scored.rollouts))
             yield rows, mini_batch
+
+    def _updated(
+        self, update: Callable[[Experience], dict[str, Mean]], cut: MiniBatches, step: Step
+    ) -> Iterator[dict[str, Mean]]:
+        """The metrics of each optimizer step; one whose loss or gradient is not finite is not taken."""
+        for rows, mini_batch in cut:
+            try:
+                metrics = update(mini_batch)
+            except NonFiniteError as error:
+                self._batch.refuse(step.number, error, (rows[list(error.rows)] if error.rows else rows).tolist())
+                metrics = {}
+            yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
 
 
 def _trained(cut: MiniBatches, trained: list[int], *, by_mask: bool) -> MiniBatches:
@@ -133,22 +142,10 @@ def _trained(cut: MiniBatches, trained: list[int], *, by_mask: bool) -> MiniBatc
         by_mask: rows without a trained token, in place of rows without an advantage.
     """
     for rows, mini_batch in cut:
-        has_gradient = mini_batch.response_mask.any(dim=1) if by_mask else has_advantage(mini_batch)
+        numbers = mini_batch.numbers()
+        has_gradient = numbers.trained > 0 if by_mask else numbers.has_advantage.clone()
         if not has_gradient.any():
-            has_gradient[mini_batch.lengths.argmin()] = True
+            has_gradient[numbers.lengths.argmin()] = True
         kept = has_gradient.nonzero().squeeze(1)
-        trained.append(int(mini_batch.lengths[kept].sum()))
+        trained.append(int(numbers.lengths[kept].sum()))
         yield rows[kept], mini_batch.select(kept)
-
-
-def _updated(
-    update: Callable[[Experience], dict[str, Mean]], cut: MiniBatches, step: Step
-) -> Iterator[dict[str, Mean]]:
-    """The metrics of each optimizer step; one whose loss or gradient is not finite is not taken."""
-    for rows, mini_batch in cut:
-        try:
-            metrics = update(mini_batch)
-        except NonFiniteError as error:
-            step.skip_update(error, (rows[list(error.rows)] if error.rows else rows).tolist())
-            metrics = {}
-        yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}

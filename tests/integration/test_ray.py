@@ -129,6 +129,25 @@ def loss(inputs):
 """
 
 
+DEADLY_ROWS = """
+import os
+from pathlib import Path
+
+from corerl.contracts.advantage_estimators import Advantages
+
+left = Path("steps.left")
+
+def estimate(inputs):
+    if left.is_file():
+        number = int(left.read_text()) - 1
+        left.write_text(str(number))
+        if number == 0:
+            os.kill(os.getpid(), 9)
+    values = inputs.rewards.sum(1, keepdim=True) * inputs.response_mask
+    return Advantages(values, values)
+"""
+
+
 def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     code = run(["train", "config.yaml", "runtime.name=ray", "runtime.options.address=127.0.0.1:1"])
     assert code == 1
@@ -197,6 +216,19 @@ class TestOnOneClusterOfFiveCpus:
             other = pq.read_table(there / "rollouts" / file.name, columns=columns)
             assert other.equals(pq.read_table(file, columns=columns)) and any(other["response"].to_pylist())
         assert_only_this_machine_can_connect(Path("listening.txt"))
+
+    @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
+    def test_a_run_whose_process_with_the_rows_ends_starts_again(self, train, monkeypatch, capsys):
+        monkeypatch.setattr(restarts, "BACKOFF", 0.0)
+        Path("rows.py").write_text(DEADLY_ROWS)
+        given = ["algorithm.adv_estimator=./rows.py:estimate", "actor.use_kl_loss=false", "trainer.async_save=false"]
+        given += ["trainer.save_freq=1", "trainer.total_training_steps=2"]
+        here = train("here", *given)
+        Path("steps.left").write_text("2")
+        there = train("there", *given, "runtime.name=ray", "rollout.num_workers=1")
+        assert "step 2: the batch worker (process " in capsys.readouterr().err
+        assert [record.pop("training/restarts", 0) for record in numbers(there)] == [0, 0, 1]
+        assert same_checkpoints(here, there, FILES[:2])
 
     @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
     @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.stream import StepGroups
 from corerl.seeding import Seeds
+from corerl.trainer.batch import Batch
 from corerl.trainer.loop import Trainer
 from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
@@ -198,33 +199,29 @@ def trainer(tmp_path):
         )
         corrector = corrector or ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"))
         guard = NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=run.plugins.hook)
+        held = Batch(config, run.plugins.hook, None, estimate, corrector, guard)
         made = Trainer(
             run=run,
             models=models,
             stream=SimpleNamespace(),
             engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
             devices=Devices(calls),
+            batch=held,
             kl_penalty=None,
-            corrector=corrector,
-            estimator=estimate,
-            updates=Updates(config, parts, models, corrector, Seeds(0)),
+            updates=Updates(config, parts, models, held, corrector, Seeds(0)),
             evaluation=None,
-            records=Records(
-                run,
-                tokenizer=None,
-                log=SimpleNamespace(),
-                checkpoints=None,
-                nonfinite=guard,
-            ),
+            records=Records(run, log=SimpleNamespace(), checkpoints=None),
             stopping=Stopping(),
             total_steps=10,
             step=1,
         )
 
         def at(scored, experience=None):
-            step = Step(made.step, made.stopping, guard)
+            step = Step(made.step, made.stopping)
             step.groups = StepGroups(scored, {}, {}, {})
-            step.experience = experience or scored.experience()
+            held.take(scored)
+            held.experience = held._cut = experience or held.experience
+            step.rows = held.experience.numbers()
             return step
 
         made.calls, made.at = calls, at

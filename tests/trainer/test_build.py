@@ -261,7 +261,7 @@ def test_a_trainer_is_what_the_plan_says_and_its_parts_end_with_it(real_plan, mo
     folder = build.train(real_plan(**keys, trainer__max_staleness=1, trainer__on_nonfinite="skip"))
     [trainer] = trainers
     assert trainer.models.reference is not None and trainer.models.critic is None and trainer.evaluation is None
-    assert (trainer.records.nonfinite.folder, trainer.records.nonfinite.skip) == (folder / "nonfinite", True)
+    assert (trainer.batch.guard.folder, trainer.batch.guard.skip) == (folder / "nonfinite", True)
     assert asked == []  # all is on the CPU
     with pytest.raises(RuntimeError, match="is closed"):
         trainer.stream.take(1)

@@ -1,20 +1,17 @@
 """Without a plugin for rollout correction, nothing is corrected."""
 
-from types import SimpleNamespace
-
 import torch
 
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.throughput import ModelShape
 from corerl.plugins import Plugins
-from corerl.trainer import build
+from corerl.trainer.batch import make_corrector
 
 
 def test_without_a_plugin_a_batch_stays_as_it_is_and_a_line_names_the_comparison_that_is_not_made(capsys):
     without = Plugins(disable=["corerl-correction"])
-    plan = SimpleNamespace(config=TrainConfig(ModelConfig("m")), plugins=without)
-    corrector = build._corrector(plan, SimpleNamespace(shape=ModelShape(1, 1, 1)))
+    corrector = make_corrector(TrainConfig(ModelConfig("m")), without.hook, ModelShape(1, 1, 1))
     assert "log-probs of engine and trainer are not compared: pip install corerl-correction" in capsys.readouterr().err
     mask = torch.ones(1, 2, dtype=torch.bool)
     batch = Experience(torch.zeros(1, 3), torch.ones(1), torch.tensor([2]), mask, torch.zeros(1))

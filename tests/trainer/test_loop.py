@@ -91,7 +91,7 @@ def test_samples_that_are_not_finite_before_and_after_the_advantages_are_left_ou
         advantages[1] = nan
         return Advantages(advantages, advantages.clone())
 
-    made.models.actor.forward, made.estimator = first_row_is_nan, second_row_is_nan
+    made.models.actor.forward, made.batch.estimator = first_row_is_nan, second_row_is_nan
     made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
     assert made.train_step()["training/nonfinite_samples"] == 2.0
     [updated] = made.models.actor.updated
@@ -205,7 +205,7 @@ def test_the_policys_workers_are_held_from_the_batch_to_the_end_of_the_step_and_
     made.stream.take = note("batch", lambda step: StepGroups(scored, {}, {}, {}))
     made.models.actor.forward = note("forward", made.models.actor.forward)
     made.models.actor.update = note("update", made.models.actor.update)
-    made.estimator = note("estimate", made.estimator)
+    made.batch.estimator = note("estimate", made.batch.estimator)
     made.train_step()
     assert abandonable == {"batch": True, "forward": True, "estimate": False, "update": False}
     assert (made.calls[0], made.calls[-1]) == ("held", "released")
@@ -215,10 +215,10 @@ def test_sample_rollouts_are_written_every_so_many_steps_and_in_the_last(trainer
     for frequency, steps in ((-1, []), (3, [3, 6, 9, 10]), (0, [])):
         made = trainer(trainer__log_rollouts_freq=frequency)
         written = []
-        object.__setattr__(made.records, "write_rollouts", written.append)
+        object.__setattr__(made.records, "write_rollouts", lambda step, batch, into=written: into.append(step))
         for made.step in range(1, 11):
             made.report(made.at(*batch()))
-        assert [step.number for step in written] == steps
+        assert written == steps
 
 
 def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch):

@@ -1,6 +1,5 @@
 """Sample rollouts of a step."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -17,9 +16,10 @@ def write(trainer, batch, tiny_tokenizer_dir):
 
     def write(plugins=None):
         made = trainer(trainer__log_rollouts_tokens=1)
-        made.run.plugins = plugins or made.run.plugins
-        tokenizer = load_tokenizer(ModelConfig(str(tiny_tokenizer_dir)))
-        dataclasses.replace(made.records, tokenizer=tokenizer).write_rollouts(made.at(*batch()))
+        made.at(*batch())
+        made.batch.hook = (plugins or made.run.plugins).hook
+        made.batch.tokenizer = load_tokenizer(ModelConfig(str(tiny_tokenizer_dir)))
+        made.records.write_rollouts(1, made.batch)
 
     return write
 

@@ -1,27 +1,22 @@
-"""A step on its way: its clock, the lock that it holds, and the samples that it leaves out."""
+"""A step on its way: its clock, and the lock that it holds."""
 
 from contextlib import contextmanager
 
 import pytest
 
-from corerl.errors import NonFiniteError, RunError, Stopped
-from corerl.plugins import load_plugins
+from corerl.errors import RunError, Stopped
 from corerl.rollout.stream import StepGroups
-from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.step import Step
 from corerl.trainer.stopping import Stopping
 
-NAN = float("nan")
-
 
 @pytest.fixture
-def step(tmp_path, scored_rollouts):
-    """``step(skip=True)``: step 3, with three responses of two tokens to prompts of two."""
+def step(scored_rollouts):
+    """``step()``: step 3, with three responses of two tokens to prompts of two."""
 
-    def make(skip=True):
-        made = Step(3, Stopping(), NonFiniteGuard(tmp_path / "nonfinite", skip, load_plugins().hook))
+    def make():
+        made = Step(3, Stopping())
         made.groups = StepGroups(scored_rollouts([1.0, 2.0, 3.0]), {}, {"gen": 2.0}, {"reward": 4.0})
-        made.experience = made.batch.experience()
         return made
 
     return make
@@ -70,22 +65,3 @@ def test_a_signal_ends_the_abandonable_part_alone(step):
         stopping._asked = 15
     with made, made.part("adv"):
         stopping._asked = 15
-
-
-def test_masked_samples_are_counted_over_the_whole_step(step):
-    made = step()
-    made.mask_nonfinite()
-    assert made.metrics == {"training/nonfinite_samples": 0.0}
-    made.experience.rewards[1, 0] = NAN
-    made.mask_nonfinite()
-    made.experience.rewards[2, 0] = NAN
-    made.mask_nonfinite()
-    assert made.metrics == {"training/nonfinite_samples": 2.0}
-    assert made.experience.response_mask.any(dim=1).tolist() == [True, False, False]
-
-
-def test_an_update_that_is_not_finite_names_the_step_and_the_samples_or_ends_the_run(step, capsys):
-    step().skip_update(NonFiniteError("loss is nan"), [1])
-    assert capsys.readouterr().err.startswith("step 3: loss is nan; 1 samples (response 1 to prompt 1 of 'acme/sums')")
-    with pytest.raises(NonFiniteError, match="loss is nan; 1 samples"):
-        step(skip=False).skip_update(NonFiniteError("loss is nan"), [1])

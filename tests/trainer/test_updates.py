@@ -25,8 +25,8 @@ def updated(made, scored, experience):
 def test_each_mini_batch_is_of_whole_prompts_and_has_the_weights_of_its_own_tokens(trainer, batch):
     """Rows of 1, 2, 3 and 4 tokens, two to a prompt; the whole comes twice."""
     made = trainer()
-    _, experience = batch([1.0] * 4, n=2, lengths=[1, 2, 3, 4])
-    cut = list(made.updates.mini_batches(experience, 1, 2, "token-mean"))
+    step = made.at(*batch([1.0] * 4, n=2, lengths=[1, 2, 3, 4]))
+    cut = list(made.updates.mini_batches(step.rows, 1, 2, "token-mean"))
     assert [rows.tolist() for rows, _ in cut] == [[0, 1], [2, 3]] * 2
     for rows, mini_batch in cut:
         tokens = sum(row + 1 for row in rows.tolist())
@@ -35,15 +35,15 @@ def test_each_mini_batch_is_of_whole_prompts_and_has_the_weights_of_its_own_toke
 
 def test_a_mini_batch_without_a_trained_token_is_no_update(trainer, batch):
     made = trainer()
-    _, experience = batch([1.0, None, 2.0])
-    assert [rows.tolist() for rows, _ in made.updates.mini_batches(experience, 1, 1, "token-mean")] == [[0], [2]]
+    step = made.at(*batch([1.0, None, 2.0]))
+    assert [rows.tolist() for rows, _ in made.updates.mini_batches(step.rows, 1, 1, "token-mean")] == [[0], [2]]
 
 
 @pytest.mark.parametrize(("factor", "weight"), [(None, 1 / 8), (5, 1 / 5)])
 def test_the_constant_length_is_the_longest_response_unless_it_is_given(trainer, batch, factor, weight):
     made = trainer(actor__loss_scale_factor=factor)
-    _, experience = batch([1.0])
-    [(_, mini_batch)] = made.updates.mini_batches(experience, 1, 1, "seq-mean-token-sum-norm")
+    step = made.at(*batch([1.0]))
+    [(_, mini_batch)] = made.updates.mini_batches(step.rows, 1, 1, "seq-mean-token-sum-norm")
     assert mini_batch.loss_weights.flatten().tolist() == pytest.approx([weight, weight])
 
 
@@ -93,15 +93,15 @@ def test_an_update_that_is_not_finite_is_left_out_counted_and_its_samples_are_na
 
 def corrected(made, experience, staleness):
     """What a step does with its batch; the metrics."""
-    correction, means = made.corrector.of_batch(experience, staleness)
-    made.corrector.apply(correction, experience)
+    correction, means = made.batch.corrector.of_batch(experience, staleness)
+    made.batch.corrector.apply(correction, experience)
     return merge_means([means], "rollout_corr")
 
 
 def test_rollout_correction_weights_the_tokens_and_says_how_many_it_took(trainer, batch):
     """log pi_old - log pi_rollout is 0.5, 0, -0.5 and -3 at four tokens; the ratio of the last, 0.05, is rejected."""
     made = trainer()
-    made.corrector = ImportanceCorrector(
+    made.batch.corrector = ImportanceCorrector(
         RolloutCorrectionConfig(rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=2.0)
     )
     _, experience = batch()
@@ -126,7 +126,7 @@ def test_without_weights_or_rejection_nothing_is_rejected_and_the_difference_is_
 def test_an_engine_that_disagrees_ends_the_run_unless_its_responses_are_stale(trainer, batch):
     made = trainer()
     _, experience = batch()
-    made.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
+    made.batch.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
     assert corrected(made, experience, 1)
     with pytest.raises(RunError, match=r"differ by 0\.5 a token"):
         corrected(made, experience, 0)
@@ -136,7 +136,7 @@ def test_an_engine_that_disagrees_ends_the_run_unless_its_responses_are_stale(tr
 def test_nothing_is_corrected_where_there_are_not_two_policies(trainer, batch, why):
     made = trainer()
     _, experience = batch()
-    made.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="token", bypass_mode=why == "bypass"))
+    made.batch.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="token", bypass_mode=why == "bypass"))
     if why == "no old":
         experience.old_log_probs = None
     if why == "no rollout":

@@ -92,6 +92,14 @@ class Toy:
     def echo(self, batch):
         return TokenOutputs(log_probs=batch.rollout_log_probs)
 
+    @dispatch("rank_zero", keeps=True)
+    def kept(self, batch):
+        return batch
+
+    @dispatch("rank_zero")
+    def read(self, outputs):
+        return outputs.log_probs.tolist()
+
     @dispatch("all")
     def fail(self, rank, how):
         """Rank ``rank`` fails; the others wait, as they would in a collective."""

@@ -65,6 +65,19 @@ def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, 
     assert each(group, "seen") == [[[3]]] * size
 
 
+def test_rows_that_a_worker_keeps_reach_all_workers_and_their_outputs_stay_for_it(group, batch):
+    kept = group.kept(batch)
+    assert torch.equal(kept.numbers().lengths, batch.lengths)
+    for given, expected in ((kept, batch), (kept.select(chosen := torch.tensor([3, 1])), batch.select(chosen))):
+        outputs = group.forward(given, ["log_probs"])
+        assert not hasattr(outputs, "log_probs")
+        assert group.read(outputs) == group.forward(expected, ["log_probs"]).log_probs.tolist()
+        assert group.update(given)["weight"] == 7.0
+    with pytest.raises(NonFiniteError) as caught:
+        group.update(kept, bad={1, 4})
+    assert set(caught.value.rows) == {1, 4}
+
+
 def test_who_worked_last_on_shared_gpus_gives_back_what_it_keeps_there(group, batch):
     shared = SharedGpus()
     first, second = (dataclasses.replace(group, shared_gpus=shared) for _ in range(2))

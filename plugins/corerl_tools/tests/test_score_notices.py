@@ -28,8 +28,15 @@ def rollouts(count=2):
 
 def test_the_notice_of_lone_responses_counts_prompts():
     batch = ScoredRollouts(rollouts(2), [RewardResult(1.0), RewardResult(None, error="x"), *[RewardResult(0.0)] * 2])
-    assert Notices(scorers).lone_responses(batch.experience()).startswith("1 prompts have one response with a score")
-    assert Notices(scorers).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience()) is None
+    assert (
+        Notices(scorers)
+        .lone_responses(batch.experience().numbers())
+        .startswith("1 prompts have one response with a score")
+    )
+    assert (
+        Notices(scorers).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience().numbers())
+        is None
+    )
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0, -0.5])
@@ -69,7 +76,7 @@ def test_notices_are_about_errors_equal_scores_and_lone_responses_where_groups_a
     def show(scores):
         results = [RewardResult(score, error=None if score is not None else "boom") for score in scores]
         scored = ScoredRollouts(rollouts(len(scores) // 2), results)
-        notices.print(1, scored.rollouts, scored.results, scored.experience())
+        notices.print(1, scored.rollouts, scored.results, scored.experience().numbers())
 
     show([1.0, None, 0.0, 0.5])
     lines = capsys.readouterr().err.splitlines()
@@ -94,7 +101,7 @@ def test_the_hook_counts_the_steps_of_a_run_and_names_its_scorers(tmp_path, caps
     results = [RewardResult(1.0), RewardResult(1.0)]
     scored = ScoredRollouts(rollouts(1), results)
     for step in (1, 2):
-        batch_scored(run, step, results, scored.rollouts, scored.experience())
+        batch_scored(run, step, results, scored.rollouts, scored.experience().numbers())
     first, source, *_, last = capsys.readouterr().err.splitlines()
     assert first == "step 1: every reward in this step is 1"
     assert source.endswith("is scored by 'sums' of acme-rewards 1.2")

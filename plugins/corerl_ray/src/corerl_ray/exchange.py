@@ -22,7 +22,7 @@ from corerl.contracts.workers import Requests
 from corerl.errors import EngineDeadError, RunError
 from corerl_ray.calls import POLL, Call, Member, Wait
 from corerl_ray.host import Failure
-from corerl_ray.mailbox import Answer, Collected, News, Post
+from corerl_ray.mailbox import Answer, News, Post
 from corerl_ray.order import Order
 from corerl_ray.spread import Spread
 
@@ -225,24 +225,27 @@ class Exchange:
         for host, numbers in self._at.items():
             if host not in self._polls:
                 member = self._running[next(iter(numbers))][1].member
-                reference = member.host.collect.options(concurrency_group="collect").remote()
+                reference, tokens = member.host.collect.options(concurrency_group="collect", num_returns=2).remote()
                 self._polls[member.host] = reference, time.monotonic()
-                reference.future().add_done_callback(functools.partial(self._hear_collected, member))
+                reference.future().add_done_callback(functools.partial(self._hear_collected, member, tokens))
 
     def _hear_posted(self, member: Member, future: "Future[Any]") -> None:
         """In a thread of Ray."""
         if future.exception() is not None:
             self._do(functools.partial(self._take, member, future))
 
-    def _hear_collected(self, member: Member, future: "Future[Any]") -> None:
+    def _hear_collected(self, member: Member, tokens: Any, future: "Future[Any]") -> None:
         """In a thread of Ray."""
-        self._do(functools.partial(self._collected, member, future))
+        self._do(functools.partial(self._collected, member, tokens, future))
 
-    def _collected(self, member: Member, future: "Future[Any]") -> None:
+    def _collected(self, member: Member, tokens: Any, future: "Future[Any]") -> None:
         self._polls.pop(member.host, None)
-        collected = self._take(member, future)
-        if collected is None:
+        taken = self._take(member, future)
+        if taken is None:
             return
+        collected, arrays = taken
+        if arrays is not None:
+            arrays.reference = tokens
         if collected.load is not None:
             self.engines[member.rank] = collected.load
         changed = dict.fromkeys(self._running[number][0] for number in collected.news if number in self._running)
@@ -253,14 +256,14 @@ class Exchange:
             if order in self._orders:
                 self._go_on(order)
 
-    def _take(self, member: Member, future: "Future[Any]") -> Collected | None:
+    def _take(self, member: Member, future: "Future[Any]") -> Any:
         """The result of a call on a replica's mailbox; None if the replica is lost, or nothing of it is running."""
         calls = sorted(self._at.get(member.host, ()))
         if not calls:
             return None
         result = self._wait.result(self._running[calls[0]][1], future.result)
         if not isinstance(result, EngineDeadError):
-            return result  # type: ignore[no-any-return]
+            return result
         self._died(member, result)
         return None
 

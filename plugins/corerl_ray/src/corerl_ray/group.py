@@ -15,6 +15,7 @@ from corerl.errors import EngineDeadError, NonFiniteError
 from corerl.terminal import say
 from corerl_ray.calls import Call, Member, Waiter
 from corerl_ray.exchange import Exchange
+from corerl_ray.kept import KeptRows
 from corerl_ray.shares import Split, split
 from corerl_ray.spread import Loads
 
@@ -84,22 +85,41 @@ class GroupMethod:
         return self._all(args, keywords)
 
     def _rank_zero(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
-        return self._pending([self._call(self.group.members[0], args, keywords)], _agreed)
+        member = self.group.members[0]
+        if not self.declared.keeps:
+            return self._pending([self._call(member, args, keywords)], _agreed)
+        call, value = self._keep(member, args, keywords)
+        return self._pending([call], lambda results: KeptRows(value, _agreed(results)))
 
     def _split(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
         if self.group.shared_gpus is not None:
             self.group.shared_gpus.use(self.group)
         places = self.group.places
         whole = split(args[0], places[0].data_parallel_size)
-        stored = [None if share.is_empty else ray.put(share.value) for share in whole.shares]
-        calls, ranks = [], []
+        takes_first, is_kept = self.declared.merge == "rank_zero", isinstance(whole.whole, KeptRows)
+        keeps = is_kept and not takes_first
+        stored = [
+            None if share.is_empty else share.value if is_kept else ray.put(share.value) for share in whole.shares
+        ]
+        calls, ranks, values = [], [], []
         for member, place in zip(self.group.members, places, strict=True):
             share = stored[place.data_parallel_rank]
             if share is not None:
-                calls.append(self._call(member, [share, *args[1:]], keywords))
+                given = [share, *args[1:]]
+                if keeps:
+                    call, value = self._keep(member, given, keywords)
+                    values.append(value)
+                else:
+                    call = self._call(member, given, keywords)
+                calls.append(call)
                 ranks.append(place.data_parallel_rank)
-        takes_first = self.declared.merge == "rank_zero"
-        return self._pending(calls, lambda results: _together(whole, ranks, results, takes_first))
+
+        def join(results: list[Any]) -> Any:
+            for place, value in enumerate(values):
+                results[place] = value if results[place] is None else results[place]
+            return _together(whole, ranks, results, takes_first)
+
+        return self._pending(calls, join)
 
     async def _spread(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished, engines: Requests | None = None
@@ -108,6 +128,11 @@ class GroupMethod:
 
     def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         return Call(member, member.host.call.remote(self.name, dict(keywords), *args))
+
+    def _keep(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Call, Any]:
+        """A call whose result stays in the object store, and the reference of the result."""
+        known, value = member.host.keep.options(num_returns=2).remote(self.name, dict(keywords), *args)
+        return Call(member, known), value
 
     def _pending(self, calls: Sequence[Call], join: Callable[[list[Any]], Any]) -> Pending:
         group = self.group

@@ -21,6 +21,7 @@ from corerl.contracts.dispatch import Place
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
+from corerl_ray.kept import Arrays, Kept, keep_tokens
 from corerl_ray.mailbox import Answer, Collected, Mailbox, Post
 from corerl_ray.signs import Asked, answer_signals
 
@@ -135,9 +136,19 @@ class WorkerHost:
         try:
             if method == "close" and self.mailbox.asks:
                 self.mailbox.end(ENDING)
-            return getattr(self.worker, method)(*args, **keywords)
+            given = [arg.value() if isinstance(arg, Kept) else arg for arg in args]
+            return getattr(self.worker, method)(*given, **keywords)
         except Exception as error:
             return Failure.of(error)
+
+    def keep(self, method: str, keywords: Mapping[str, Any], *args: Any) -> tuple[Any, Any]:
+        """As :meth:`call`: a :class:`Failure`, the numbers of an Experience's rows, or None; and the result itself."""
+        from corerl.contracts.experience import Experience
+
+        result = self.call(method, keywords, *args)
+        if isinstance(result, Failure):
+            return result, None
+        return (result.numbers() if isinstance(result, Experience) else None), result
 
     def post(self, posts: Sequence[Post]) -> None:
         """Begin calls of spread methods; :meth:`collect` has their results."""
@@ -151,9 +162,14 @@ class WorkerHost:
         """Cancel calls, by their numbers."""
         self.mailbox.cancel(numbers)
 
-    def collect(self) -> Collected:
-        """Wait for results of calls, at most :data:`corerl_ray.mailbox.LISTEN` seconds."""
-        return self.mailbox.collect()
+    def collect(self) -> tuple[tuple[Collected, Arrays | None], Any]:
+        """Wait for results of calls, at most :data:`corerl_ray.mailbox.LISTEN` seconds.
+
+        The second result, the tokens of the first one's responses, stays in the object store.
+        """
+        collected = self.mailbox.collect()
+        arrays, values = keep_tokens([each for news in collected.news.values() for each in news.finished.values()])
+        return (collected, arrays), values
 
     def engine_load(self) -> EngineLoad | None:
         """The load of the worker's engine, if it reports one."""

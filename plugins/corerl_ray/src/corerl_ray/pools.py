@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any
 
 import ray
@@ -24,7 +23,8 @@ from corerl.errors import ConfigError, DeadlineError, LostError
 from corerl.terminal import say
 from corerl_ray.options import RayOptions
 
-FRACTION = 0.1
+PER_CPU = 10
+FRACTION = 1 / PER_CPU
 """share of a place's CPU and GPU for a worker of one role: in Ray's count, ten roles fit"""
 
 
@@ -95,6 +95,8 @@ class Pools:
         self._is_waiting = False
         self._nodes: list[dict[str, Any]] = []
         self._free: dict[str, Counter[str]] = {}
+        self._shares: Counter[str] = Counter()
+        """node -> shares of CPUs taken by :meth:`_take_spread`"""
         self._look()
         self._own: dict[str, Places] = {}
         self._names: set[str] = set()
@@ -219,14 +221,17 @@ class Pools:
             ConfigError: the free CPUs of all nodes do not hold so many shares.
         """
         chosen: Counter[str] = Counter()
-        room = {node: round(free["CPU"] / FRACTION) for node, free in self._free.items()}
+        room = {node: free["CPU"] * PER_CPU + -self._shares[node] % PER_CPU for node, free in self._free.items()}
         for _ in range(workers):
             fitting = [node for node in room if chosen[node] < room[node]]
             if not fitting:
                 self._too_few(key, f"{workers} workers take {FRACTION:g} free CPUs each beside the others")
             chosen[max(fitting, key=lambda node: self._free[node]["CPU"] - chosen[node])] += 1
         nodes = [node for node, count in chosen.items() for _ in range(count)]
-        self._free = {node: free - Counter(CPU=ceil(chosen[node] * FRACTION)) for node, free in self._free.items()}
+        for node, free in self._free.items():
+            begun = max(0, chosen[node] - -self._shares[node] % PER_CPU)
+            self._free[node] = free - Counter(CPU=-(-begun // PER_CPU))
+        self._shares += chosen
         return self._take(nodes, 0, key, FRACTION)
 
     def _choose(self, *wanted: tuple[int, int, int]) -> list[str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
+from corerl_ray.kept import KeptOutputs, KeptRows, KeptShare
 from corerl_torch.balance import balance
 from corerl_torch.outputs import flat, grouped
 
@@ -30,16 +31,18 @@ class Share:
         """The part itself, made anew at each call: for non-consecutive rows it is a copy, to be freed soon.
 
         The part of an Experience is never empty: a rank without rows gets a row without a trained token, because all
-        ranks of a strategy must take part; the outputs of this row are dropped.
+        ranks of a strategy must take part; the outputs of this row are dropped. Of a handle it is one.
         """
+        if isinstance(self.whole, KeptRows):
+            return KeptShare.of(self.whole, self.rows)
         if isinstance(self.whole, Experience):
-            return _rows_of(self.whole, self.rows)
+            return rows_of(self.whole, self.rows)
         return [self.whole[row] for row in self.rows.tolist()]
 
     @property
     def is_empty(self) -> bool:
         """Whether the share has no work, not even a filler row."""
-        return len(self.rows) == 0 and not isinstance(self.whole, Experience)
+        return len(self.rows) == 0 and not isinstance(self.whole, Experience | KeptRows)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Split:
     shares: tuple[Share, ...]
 
     def join(self, results: Sequence[Any]) -> Any:
-        """Join one result for each share, in the order of the rows.
+        """Join one result for each share, in the order of the rows; of a handle, the results are references.
 
         Raises:
             TypeError: the results are neither TokenOutputs nor sequences nor None.
@@ -58,6 +61,10 @@ class Split:
         if all(result is None for result in results):
             return None
         rows = [share.rows for share in self.shares]
+        if isinstance(self.whole, KeptRows):
+            numbers = self.whole.numbers()
+            shape = len(numbers.lengths), max(int(numbers.response_lengths.max()), 0)
+            return KeptOutputs(list(zip(results, rows, strict=True)), shape)
         if all(isinstance(result, TokenOutputs) for result in results):
             return join_token_outputs(results, rows, self.whole.response_mask.shape)
         if all(isinstance(result, list | tuple) for result in results):
@@ -81,8 +88,9 @@ def split(value: Any, ranks: int) -> Split:
     Raises:
         TypeError: ``value`` is neither.
     """
-    if isinstance(value, Experience):
-        shares = balance(value.lengths, ranks, value.group_ids, value.unit_ids)
+    if isinstance(value, Experience | KeptRows):
+        numbers = value if isinstance(value, Experience) else value.numbers()
+        shares = balance(numbers.lengths, ranks, numbers.group_ids, numbers.unit_ids)
         return Split(value, tuple(Share(value, rows) for rows in shares))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return Split(value, tuple(Share(value, torch.arange(len(value))[rank::ranks]) for rank in range(ranks)))
@@ -118,7 +126,7 @@ def join_sequences(parts: Sequence[Sequence[Any]], rows: Sequence[Tensor]) -> li
     return joined
 
 
-def _rows_of(batch: Experience, rows: Tensor) -> Experience:
+def rows_of(batch: Experience, rows: Tensor) -> Experience:
     if len(rows) == 0:
         return _filler(batch)
     first, last = int(rows[0]), int(rows[-1])

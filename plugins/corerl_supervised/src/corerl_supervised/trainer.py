@@ -95,7 +95,7 @@ class Trainer:
 
     def _times(self, batch: Experience, seconds: Mapping[str, float]) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        given = {"experience": batch, "seconds": seconds, "background": {}, "shape": self.shape, "passes": 1}
+        given = {"experience": batch.numbers(), "seconds": seconds, "background": {}, "shape": self.shape, "passes": 1}
         for more in self.run.plugins.hook.time_metrics(**given):
             metrics |= more
         return metrics

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from corerl.contracts.commands import Command
     from corerl.contracts.config import TrainConfig
     from corerl.contracts.evaluations import ValidationSample
-    from corerl.contracts.experience import Experience
+    from corerl.contracts.experience import Experience, RowNumbers
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.contracts.trackers import TrackerFactory
@@ -106,7 +106,7 @@ def batch_scored(
     step: int,
     results: "Sequence[RewardResult]",
     rollouts: "Rollouts | None",
-    experience: "Experience | None",
+    experience: "RowNumbers | None",
 ) -> None:
     from corerl.terminal import say
     from corerl_tools.score_notices import of_run

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corerl.batch.rollouts import Rollouts
-from corerl.contracts.experience import Experience
+from corerl.contracts.experience import RowNumbers
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.registry import Selected
@@ -29,11 +29,11 @@ class Notices:
     of_groups: bool = False
     equal_steps: Counter[float] = field(default_factory=Counter)
 
-    def print(self, step: int, rollouts: Rollouts, results: Sequence[RewardResult], experience: Experience) -> None:
+    def print(self, step: int, rollouts: Rollouts, results: Sequence[RewardResult], rows: RowNumbers) -> None:
         """Print the notices of a step."""
         notices = [self.errors(results), self.all_equal(rollouts, results)]
         if self.of_groups:
-            notices.append(self.lone_responses(experience))
+            notices.append(self.lone_responses(rows))
         for notice in filter(None, notices):
             say(f"step {step}: {notice}")
 
@@ -48,9 +48,9 @@ class Notices:
             f"{count} times: {reason}"
         )
 
-    def lone_responses(self, experience: Experience) -> str | None:
+    def lone_responses(self, rows: RowNumbers) -> str | None:
         """How many groups have a single response with a score, which leaves them nothing to compare, or None."""
-        scored = experience.group_ids[experience.response_mask.any(dim=1)]
+        scored = rows.group_ids[rows.trained > 0]
         lone = int((scored.bincount() == 1).sum())
         return f"{lone} prompts have one response with a score: its advantage is 0" if lone else None
 

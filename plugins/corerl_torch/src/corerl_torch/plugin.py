@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from corerl.contracts.config import ModelConfig, TrainConfig
-    from corerl.contracts.experience import Experience
+    from corerl.contracts.experience import Experience, RowNumbers
     from corerl.contracts.objective import LossTerm
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
@@ -160,7 +160,7 @@ def step_metrics(
 
 @hookimpl
 def time_metrics(
-    experience: "Experience",
+    experience: "RowNumbers",
     seconds: Mapping[str, float],
     background: Mapping[str, float],
     shape: "ModelShape",

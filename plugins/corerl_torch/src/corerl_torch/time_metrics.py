@@ -4,7 +4,7 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
-from corerl.contracts.experience import Experience
+from corerl.contracts.experience import RowNumbers
 from corerl.contracts.throughput import ModelShape
 from corerl_torch.throughput import mfu
 
@@ -15,7 +15,7 @@ PER_RESPONSE_TOKEN = ("gen", "reward")
 
 
 def time_metrics(
-    seconds: Mapping[str, float], background: Mapping[str, float], experience: Experience
+    seconds: Mapping[str, float], background: Mapping[str, float], experience: RowNumbers
 ) -> dict[str, float]:
     """``timing_s/*``, ``timing_background_s/*`` and ``timing_per_token_ms/*``."""
     metrics = {f"timing_s/{part}": value for part, value in seconds.items()}
@@ -29,7 +29,7 @@ def time_metrics(
 
 
 def performance_metrics(
-    seconds: Mapping[str, float], experience: Experience, shape: ModelShape, passes: int = 1
+    seconds: Mapping[str, float], experience: RowNumbers, shape: ModelShape, passes: int = 1
 ) -> dict[str, float]:
     """``perf/*`` but for the GPU's memory; ``passes`` is how often an update goes through the batch."""
     total_tokens, lengths = int(experience.lengths.sum()), experience.lengths.tolist()

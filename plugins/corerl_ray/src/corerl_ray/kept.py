@@ -1,0 +1,176 @@
+"""Handles of values that stay in the object store, where calls on other workers find them.
+
+The controller owns the values: they outlive the process that made them, and are freed with their last handle.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+import ray.exceptions
+
+from corerl.contracts.rollout_backends import Completion
+from corerl.errors import WorkerDiedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from corerl.contracts.experience import Experience, RowNumbers
+    from corerl.contracts.token_outputs import TokenOutputs
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """Rows of an Experience, with the methods of one that the controller needs.
+
+    Attributes:
+        chosen: rows of the whole, trimmed to the longest of them; None: the whole.
+    """
+
+    reference: "ray.ObjectRef[Any]"
+    known: "RowNumbers"
+    chosen: "Tensor | None" = None
+
+    def numbers(self) -> "RowNumbers":
+        return self.known
+
+    def select(self, rows: "Tensor") -> "KeptRows":
+        """These rows, in this order."""
+        return KeptRows(self.reference, self.known.select(rows), rows if self.chosen is None else self.chosen[rows])
+
+
+@dataclass(frozen=True)
+class KeptShare:
+    """The share of a data-parallel rank, as of :class:`corerl_ray.shares.Share`: rows of an Experience.
+
+    Attributes:
+        trims: to the longest of the rows.
+    """
+
+    reference: "ray.ObjectRef[Any]"
+    rows: "Tensor"
+    trims: bool = False
+
+    @classmethod
+    def of(cls, whole: KeptRows, rows: "Tensor") -> "KeptShare":
+        """Of these rows of the handle's."""
+        return cls(whole.reference, rows) if whole.chosen is None else cls(whole.reference, whole.chosen[rows], True)
+
+    def value(self) -> "Experience":
+        from corerl_ray.shares import rows_of
+
+        whole: Experience = ray.get(self.reference)
+        return whole.select(self.rows) if self.trims and len(self.rows) else rows_of(whole, self.rows)
+
+
+@dataclass(frozen=True)
+class KeptOutputs:
+    """Outputs of a model at the rows of a batch.
+
+    Attributes:
+        parts: reference of the outputs of some rows -> these rows.
+        shape: (B, T) of the batch.
+    """
+
+    parts: "Sequence[tuple[ray.ObjectRef[Any], Tensor]]"
+    shape: tuple[int, int]
+
+    def value(self) -> "TokenOutputs":
+        from corerl_ray.shares import join_token_outputs
+
+        return join_token_outputs(
+            [ray.get(reference) for reference, _ in self.parts], [rows for _, rows in self.parts], self.shape
+        )
+
+
+Kept = KeptShare | KeptOutputs
+"""a worker replaces one among the arguments of its call by its ``value()``"""
+
+MANY = 2**15
+"""tokens of responses from which on they stay in the object store; fewer travel themselves"""
+
+
+@dataclass
+class Arrays:
+    """Token ids and log-probs of responses, end to end, in the object store.
+
+    Attributes:
+        reference: set by the process that collected the responses.
+    """
+
+    reference: "ray.ObjectRef[Any] | None" = None
+    _values: "tuple[NDArray[Any], ...] | None" = None
+
+    def __getstate__(self) -> "ray.ObjectRef[Any] | None":
+        return self.reference
+
+    def __setstate__(self, reference: "ray.ObjectRef[Any] | None") -> None:
+        self.reference, self._values = reference, None
+
+    def values(self) -> "tuple[NDArray[Any], ...]":
+        """(token ids, log-probs).
+
+        Raises:
+            WorkerDiedError: the machine that had them is lost.
+        """
+        if self._values is None:
+            try:
+                assert self.reference is not None
+                self._values = ray.get(self.reference)
+            except ray.exceptions.RayError as error:
+                reason = str(error).strip().splitlines()[0]
+                raise WorkerDiedError(f"tokens of responses were on a machine that is lost: {reason}") from error
+        return self._values
+
+
+@dataclass(eq=False, slots=True)
+class Tokens(Sequence[Any]):
+    """Token ids (``column`` 0) or log-probs (1) of one response; a process that reads them fetches them."""
+
+    arrays: Arrays
+    column: int
+    start: int
+    stop: int
+
+    def __reduce__(self) -> tuple[Any, ...]:  # twice as fast as that of dataclasses
+        return Tokens, (self.arrays, self.column, self.start, self.stop)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> "NDArray[Any]":
+        own = self.arrays.values()[self.column][self.start : self.stop]
+        return own if dtype is None else own.astype(dtype, copy=bool(copy))
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.__array__()[place].tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.__array__().tolist())
+
+
+def keep_tokens(results: Sequence[Any]) -> "tuple[Arrays | None, tuple[NDArray[Any], ...] | None]":
+    """Replace the tokens of many responses by :class:`Tokens`.
+
+    Args:
+        results: lists of completions, which are changed; other results stay as they are.
+    """
+    lists = [result for result in results if isinstance(result, list)]
+    own = [each for result in lists for each in result if isinstance(each, Completion)]
+    if sum(len(each.token_ids) for each in own) < MANY:
+        return None, None
+    columns = [[np.asarray(each.token_ids) for each in own], [np.asarray(each.log_probs) for each in own]]
+    arrays, start, kept = Arrays(), 0, list[Completion]()
+    for each in own:
+        stop = start + len(each.token_ids)
+        ids, log_probs = (Tokens(arrays, column, start, stop) for column in (0, 1))
+        kept.append(dataclasses.replace(each, token_ids=ids, log_probs=log_probs))
+        start = stop
+    remaining = iter(kept)
+    for result in lists:
+        result[:] = [next(remaining) if isinstance(each, Completion) else each for each in result]
+    return arrays, tuple(np.concatenate(column) for column in columns)
