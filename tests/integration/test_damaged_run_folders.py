@@ -162,7 +162,8 @@ def wrong_ends(
     mode = damaged.stat().st_mode
     damage(damaged)
     bad = []
-    for arguments in commands(material, folder, run_folder, (whole / "overrides").read_text().split()):
+    found = commands(material, folder, run_folder, (whole / "overrides").read_text().split())
+    for arguments in [*found, *(readers_of_rollouts(folder, damaged) if ALL and "rollouts/" in name else [])]:
         capsys.readouterr()
         with rights_of_anybody():
             code = run(arguments)
@@ -187,6 +188,17 @@ def commands(material: Path, folder: Path, run_folder: Path, overrides: list[str
             *(material, folder, "tracking.experiment_name=whole", f"trainer.total_training_steps={STEPS + 1}"),
             *overrides,
         ),
+    ]
+
+
+def readers_of_rollouts(folder: Path, file: Path) -> list[list[str]]:
+    """Those that read one file of sample rollouts, or all."""
+    simulated = ["--lengths", str(file.parent), "--steps", "1", "--most", "1", "--gpus", "2"]
+    return [
+        ["eval", str(file)],
+        ["score", str(file)],
+        ["data", "inspect", str(file)],
+        ["simulate", str(folder / "config.yaml"), *simulated],
     ]
 
 
