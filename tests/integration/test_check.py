@@ -241,6 +241,16 @@ def test_an_error_of_the_machine_is_one_line_with_its_remedy(number, name, remed
     assert line.endswith(f"(see '{name}' in docs/troubleshooting.md)")
 
 
+def test_a_process_without_memory_is_one_line_with_its_remedy(workplace, capsys, monkeypatch):
+    def raises(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("corerl.cli.train.load_train_config", raises)
+    assert run(["train", str(workplace.config)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: MemoryError: Raise the limit")
+
+
 def test_an_error_that_is_known_is_told_with_its_remedy(workplace, capsys, monkeypatch):
     def raises(*_: object) -> None:
         raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

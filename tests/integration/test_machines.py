@@ -56,7 +56,7 @@ MACHINES = {
     ),
     "proxies": Machine(env=HOME | dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "ALL_PROXY"), NOWHERE)),
     "a path with a space and an accent": Machine(folder="é b", env=HOME | {"LC_ALL": "C"}),
-    "2 GiB of addresses a process": Machine(["prlimit", f"--as={LIMIT}"]),
+    "3 GiB of addresses a process": Machine(["prlimit", f"--as={3 * 2**30}"]),
     "a user without a name, an installation of root": Machine([*ALONE, STRANGER, "sh"], env={}, as_root=True),
 }
 
