@@ -12,6 +12,7 @@
 # make metrics-page regenerate the tables of docs/metrics.md
 # make verl-page    regenerate the tables of docs/verl.md
 # make pages        regenerate all pages and tables of docs/ that are made from the code
+# make gallery      run every command and write their output to docs/gallery.md: a minute of a processor
 # make docs         build docs/ as a site in site/, and check its links
 
 PYTHON ?= python3
@@ -31,7 +32,7 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines clients lint format mutants fuzz known-names metrics-page verl-page pages docs install wheels
+.PHONY: quickstart test engines clients lint format mutants fuzz known-names metrics-page verl-page pages gallery docs install wheels
 
 install: $(INSTALLED)
 
@@ -111,6 +112,9 @@ pages: metrics-page verl-page
 	$(BIN)/python -m scripts.pages.algorithms
 	$(BIN)/python -m scripts.pages.bias
 	$(BIN)/python -m scripts.pages.models
+
+gallery: $(INSTALLED)
+	$(BIN)/python -m scripts.pages.gallery
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -32,10 +32,11 @@ def build(project: Path, out: Path) -> None:
 def defects(project: Path, out: Path) -> list[str]:
     """Missing or surplus parts of the two files."""
     facts = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-    stem = f"{facts['name'].replace('-', '_')}-{facts['version']}"
     package = facts["name"].replace("-", "_")
+    [built] = out.glob(f"{package}-*-py3-none-any.whl")  # the version of the core is in its code
+    stem = built.name.removesuffix("-py3-none-any.whl")
     found = []
-    with zipfile.ZipFile(out / f"{stem}-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(built) as wheel:
         names = set(wheel.namelist())
         metadata = wheel.read(f"{stem}.dist-info/METADATA").decode()
     wanted = {f"{package}/py.typed", f"{stem}.dist-info/licenses/LICENSE"}

@@ -105,7 +105,7 @@ def taken(run_folder: Path) -> Iterator[None]:
     """Lock a run for this process, until the block or the process ends.
 
     Raises:
-        ConfigError: another process has the lock, or ``.lock`` is no regular file.
+        ConfigError: another process has the lock, or ``.lock`` is no regular file or not writable.
     """
     with os.fdopen(_open_lock(run_folder), "w") as file:
         try:
@@ -124,6 +124,8 @@ def _open_lock(run_folder: Path) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO):
             raise ConfigError(KEY, f"{run_folder / '.lock'} is no regular file: remove it") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise ConfigError(KEY, f"{run_folder} is not writable ({error.strerror}); disable: a new run") from error
         raise
 
 

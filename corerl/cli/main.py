@@ -127,19 +127,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_error(error: Exception) -> None:
-    """Print an unforeseen error: a known one with its remedy, one of the disk in one line."""
+    """Print an unforeseen error: a known one with its remedy, one of the machine in one line."""
     from corerl.files import DISK, room  # shutil and tempfile, for errors alone
 
     of_disk = isinstance(error, OSError) and error.errno in DISK
-    if not of_disk:
+    of_machine = of_disk or isinstance(error, PermissionError | MemoryError)
+    if not of_machine:
         echo("".join(traceback.format_exception(error, limit=-6, chain=False)), err=True, nl=False)
     free = f" ({room(Path(str(error.filename)))})" if isinstance(error, OSError) and of_disk and error.filename else ""
-    said = f"{error}{free}: " if of_disk else f"{type(error).__name__}: "
+    told = f"{error}{free}" if of_machine and isinstance(error, OSError) else type(error).__name__
     remedy = load_plugins().hook.remedy(error=error)
     if remedy is not None:
-        echo(f"error: {said}{remedy}", err=True)
-    elif of_disk:
-        echo(f"error: {error}{free}", err=True)
+        echo(f"error: {told}: {remedy}", err=True)
+    elif of_machine:
+        echo(f"error: {told}", err=True)
     else:
         echo(
             "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and "

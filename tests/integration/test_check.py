@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from typing import Any
 
 import pytest
@@ -222,18 +223,32 @@ def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
     assert "corerl-fsdp" in capsys.readouterr().out
 
 
-def test_a_disk_that_is_full_is_one_line_with_what_helps(workplace, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "name", "remedy"),
+    [
+        (errno.ENOSPC, "the disk is full", r" \(.* bytes free\): Free some room"),
+        (errno.EACCES, "no permission", ": Run the command as the owner"),
+    ],
+)
+def test_an_error_of_the_machine_is_one_line_with_its_remedy(number, name, remedy, workplace, capsys, monkeypatch):
     def raises(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x")
+        raise OSError(number, os.strerror(number), "runs/x")
 
     monkeypatch.setattr("corerl.cli.train.load_train_config", raises)
     assert run(["train", str(workplace.config)]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert (
-        line.startswith("error: [Errno 28] No space left on device: 'runs/x' (")
-        and "bytes free): Free some room" in line
-    )
-    assert line.endswith("(see 'the disk is full' in docs/troubleshooting.md)")
+    assert re.match(rf"error: \[Errno {number}\] {os.strerror(number)}: 'runs/x'{remedy}", line)
+    assert line.endswith(f"(see '{name}' in docs/troubleshooting.md)")
+
+
+def test_a_process_without_memory_is_one_line_with_its_remedy(workplace, capsys, monkeypatch):
+    def raises(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("corerl.cli.train.load_train_config", raises)
+    assert run(["train", str(workplace.config)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: MemoryError: Raise the limit")
 
 
 def test_an_error_that_is_known_is_told_with_its_remedy(workplace, capsys, monkeypatch):

@@ -14,6 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
+from corerl.cli.main import run
+from corerl.config.load import load
+from corerl.contracts.config import TrainConfig
+from corerl.errors import RunError
+from corerl.rollout.worker import RolloutWorker
 from corerl.terminal import notices, output
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +112,37 @@ def test_the_quickstart_learns_in_its_time_and_prints_a_line_every_five_seconds(
     assert accuracy[0] <= 0.3 and accuracy[-1] >= 0.9 and accuracy[:5] == sorted(accuracy[:5])
     scores = [record["critic/score/mean"] for record in records if "critic/score/mean" in record]
     assert scores[-1] > 0.85
+
+
+PARTS = """
+from corerl.errors import RunError
+
+def engine(model, rollout, *, device):
+    raise RunError(f"the engine is to start on {device}")
+
+def strategy(spec):
+    raise RunError(f"the trainer is to start on {spec.device}")
+"""
+
+
+def test_a_run_without_a_device_in_its_config_uses_the_gpu(
+    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "parts.py").write_text(PARTS)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"model: {{path: {material}/model}}\n"
+        f"data: {{train_files: [{material}/data/train.parquet], train_batch_size: 4, max_response_length: 4}}\n"
+        f"actor: {{ppo_mini_batch_size: 4, strategy: {tmp_path}/parts.py:strategy}}\n"
+        f"rollout: {{n: 2, name: {tmp_path}/parts.py:engine}}\ntrainer: {{output_dir: {tmp_path}/runs}}\n"
+    )
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert run(["train", str(config)]) == 1
+    printed = capsys.readouterr()
+    assert " updates each, on cuda\n" in printed.out
+    assert "the trainer is to start on cuda" in printed.err
+    with pytest.raises(RunError, match="the engine is to start on cuda"):
+        RolloutWorker(load(TrainConfig, config))
 
 
 COMMANDS = (

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,14 @@ PATH = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
 HOME = {"HOME": os.environ.get("HOME", "/")}
 NOWHERE = "http://127.0.0.1:9"
 ALONE = ["unshare", "--mount", "sh", "-c"]
+BASE = sys.base_prefix
+# another user may enter no home of root: the interpreter there is put into one that all may enter
+ENTER = (
+    f"mount --bind {BASE} /mnt && mount -t tmpfs -o mode=755 none /root && mkdir -p {BASE} && mount --move /mnt {BASE}"
+)
+STRANGER = (
+    f'{ENTER if BASE.startswith("/root/") else ":"}; exec setpriv --reuid {USER} --regid {USER} --clear-groups "$@"'
+)
 
 every_step = pytest.mark.skipif(not os.environ.get("CORERL_FIRST_CONTACT"), reason="CORERL_FIRST_CONTACT=1")
 
@@ -47,9 +56,8 @@ MACHINES = {
     ),
     "proxies": Machine(env=HOME | dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "ALL_PROXY"), NOWHERE)),
     "a path with a space and an accent": Machine(folder="é b", env=HOME | {"LC_ALL": "C"}),
-    "a user without a name": Machine(
-        ["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups"], env={}, as_root=True
-    ),
+    "3 GiB of addresses a process": Machine(["prlimit", f"--as={3 * 2**30}"]),
+    "a user without a name, an installation of root": Machine([*ALONE, STRANGER, "sh"], env={}, as_root=True),
 }
 
 every_machine = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
@@ -74,15 +82,21 @@ def memory_group() -> Iterator[str]:
         group.rmdir()
 
 
-def on(machine: Machine, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every user may enter, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def on(machine: Machine, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of corerl on a machine, in a folder of its own."""
     if machine.as_root and os.geteuid() != 0:
         pytest.skip("only root can make such a machine")
     if machine.before and not shutil.which(machine.before[0]):
         pytest.skip(f"there is no {machine.before[0]}")
-    if "setpriv" in machine.before and Path(sys.executable).resolve().is_relative_to("/root"):
-        pytest.skip("this interpreter belongs to root alone")
-    folder = tmp_path / machine.folder
+    folder = place / machine.folder
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         env = {**PATH, **machine.env}
@@ -94,8 +108,8 @@ def on(machine: Machine, tmp_path: Path, *arguments: str) -> subprocess.Complete
 
 
 @every_machine
-def test_the_program_starts(machine: Machine, tmp_path: Path) -> None:
-    done = on(machine, tmp_path, "--help")
+def test_the_program_starts(machine: Machine, place: Path) -> None:
+    done = on(machine, place, "--help")
     assert done.returncode == 0 and "Traceback" not in done.stderr
     assert "train" in done.stdout or ">&-" in " ".join(machine.before)
 
@@ -103,8 +117,8 @@ def test_the_program_starts(machine: Machine, tmp_path: Path) -> None:
 @every_step
 @pytest.mark.slow
 @every_machine
-def test_a_step_is_checked_and_trained(machine: Machine, material: Path, tmp_path: Path) -> None:
-    folder = tmp_path / machine.folder
+def test_a_step_is_checked_and_trained(machine: Machine, material: Path, place: Path) -> None:
+    folder = place / machine.folder
     shutil.copytree(material, folder)
     (folder / "config.yaml").write_text(
         """
@@ -116,11 +130,12 @@ def test_a_step_is_checked_and_trained(machine: Machine, material: Path, tmp_pat
         tracking: {experiment_name: machines}
         """
     )
-    if "setpriv" in machine.before:
-        for each in [tmp_path, folder, *folder.rglob("*")]:
+    stranger = STRANGER in machine.before
+    if stranger:
+        for each in [place, folder, *folder.rglob("*")]:
             os.chown(each, int(USER), int(USER))
     for command in ("check", "train"):
-        done = on(machine, tmp_path, command, "config.yaml")
+        done = on(machine, place, command, "config.yaml")
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     [metrics] = folder.glob("runs/machines/*/metrics.jsonl")
     assert '"step": 1' in metrics.read_text()

@@ -9,6 +9,7 @@ import pytest
 from corerl.cli.main import run
 from corerl_check.run_status import RunStatus, write_status
 from corerl_tools.runs import duration
+from rights import rights_of_anybody
 
 
 def make_run(folder, started, records, **status):
@@ -91,3 +92,20 @@ def test_a_damaged_run_is_a_line_and_its_report_an_error(tmp_path, capsys, file,
     assert "unreadable" in capsys.readouterr().out
     assert run(["report", str(run_folder)]) == 2
     assert f"{file} is damaged" in capsys.readouterr().err
+
+
+def test_what_may_not_be_read_is_named_and_the_rest_is_listed(tmp_path, capsys):
+    make_run(tmp_path / "a" / "1", 1000.0, [])
+    make_run(tmp_path / "b" / "1", 2000.0, [])
+    make_run(tmp_path / "c" / "1", 3000.0, [])
+    closed = (tmp_path / "a" / "1", tmp_path / "b")
+    for folder in closed:
+        folder.chmod(0)
+    try:
+        with rights_of_anybody():
+            assert run(["runs", str(tmp_path)]) == 0
+    finally:
+        for folder in closed:
+            folder.chmod(0o755)
+    rows = sorted(line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:])
+    assert rows == [["a/1", "unreadable"], ["b", "unreadable"], ["c/1", "unknown"]]

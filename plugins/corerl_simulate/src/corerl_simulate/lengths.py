@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from corerl.errors import RequestError
+from corerl.files import reading_file
+from corerl.terminal.notices import say
 
 KINDS = "a number of tokens, lognormal:MEAN:SIGMA, or a file or folder of rollouts (.parquet)"
 
@@ -93,9 +95,13 @@ def _read(files: list[Path]) -> tuple[int, ...]:
 
     found: list[int] = []
     for file in files:
-        if "response_length" in pq.read_schema(file).names:
-            column = pq.read_table(file, columns=["response_length"]).column("response_length")
-            found += [int(each) for each in column.to_pylist() if each]
+        try:
+            with reading_file(file):
+                if "response_length" in pq.read_schema(file).names:
+                    column = pq.read_table(file, columns=["response_length"]).column("response_length")
+                    found += [int(each) for each in column.to_pylist() if each]
+        except RequestError as error:
+            say(f"left out: {error}")
     if not found:
         raise RequestError(f"--lengths {files[0]}: no column response_length with a value above 0")
     return tuple(found)

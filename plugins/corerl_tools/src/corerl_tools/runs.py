@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -38,19 +39,25 @@ def runs(folder: Path) -> None:
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
-    """Every folder of a run from ``folder`` down; a run contains no other runs."""
+    """Every folder of a run from ``folder`` down, and what may not be read; a run contains no other runs."""
     if any(os.path.lexists(folder / name) for name in MARKS):
         yield folder
         return
-    for path in sorted(folder.iterdir()):
+    try:
+        found = sorted(folder.iterdir())
+    except PermissionError:
+        found = []
+        yield folder
+    for path in found:
         if path.is_dir() and not path.is_symlink():
             yield from run_folders(path)
 
 
 def _begun(run: Path) -> float:
     """When the run wrote its config; of a damaged run, when its folder changed."""
-    config = run / "config.yaml"
-    return (config if config.is_file() else run).stat().st_mtime
+    with suppress(OSError):
+        return (run / "config.yaml").stat().st_mtime
+    return run.stat().st_mtime
 
 
 def _row_or_reason(run: Path, folder: Path) -> tuple[str, ...]:

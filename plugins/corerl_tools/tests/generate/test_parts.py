@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RequestError
 from corerl_tools.generate.parts import PartedFile
 
 REQUEST = {"model": "a", "seed": 0}
@@ -80,3 +80,20 @@ def test_a_file_of_somebody_elses_is_not_replaced_unasked(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="was not written by this command; --overwrite replaces it"):
         parted(tmp_path).is_complete()
     assert not parted(tmp_path, overwrite=True).is_complete()
+
+
+def test_a_damaged_part_and_a_damaged_request_are_named(tmp_path: Path) -> None:
+    file = parted(tmp_path)
+    file.missing()
+    for items in (range(0, 5), range(5, 10)):
+        file.write(items, table(items))
+    folder = tmp_path / "out.parquet.parts"
+    for part in sorted(folder.glob("part-*")):
+        whole = part.read_bytes()
+        part.write_bytes(bytes(len(whole)))
+        with pytest.raises(RequestError, match=f"{part.name} is damaged"):
+            file.join()
+        part.write_bytes(whole)
+    (folder / "request.json").write_bytes(bytes(100))
+    with pytest.raises(RequestError, match=r"request.json is damaged"):
+        parted(tmp_path).missing()

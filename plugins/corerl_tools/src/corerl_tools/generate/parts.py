@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from corerl.errors import ConfigError
-from corerl.files import atomic_path, remove
+from corerl.files import atomic_path, reading, reading_file, remove
 
 _METADATA_KEY = "corerl.request"
 _PART = re.compile(r"part-(\d+)-(\d+)\.parquet")
@@ -69,15 +69,19 @@ class PartedFile:
     def join(self) -> None:
         """Join the parts to one file, with one part in memory at a time, and remove them."""
         parts = [path for _, path in self._parts()]
-        schema = pq.read_schema(parts[0])
+        with reading_file(parts[0]):
+            schema = pq.read_schema(parts[0])
         schema = schema.with_metadata({**(schema.metadata or {}), _METADATA_KEY: json.dumps(self._request)})
         with atomic_path(self.path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
             for path in parts:
-                writer.write_table(pq.read_table(path).cast(schema))
+                with reading_file(path):
+                    table = pq.read_table(path).cast(schema)
+                writer.write_table(table)
         remove(self._folder)
 
     def _check_folder(self) -> None:
-        begun = json.loads(self._note.read_text(encoding="utf-8")) if self._note.exists() else None
+        with reading(self._note):
+            begun = json.loads(self._note.read_text(encoding="utf-8")) if self._note.exists() else None
         if begun is None and not self._parts():
             return
         difference = self._difference(begun)
