@@ -174,6 +174,11 @@ SECTIONS = (
         "Simulates layouts of GPUs.",
         ["corerl simulate train.yaml --gpus 2 --steps 1 --most 2"],
     ),
+    Shown(
+        "corerl profile",
+        "Measures this machine for `corerl simulate --table`.",
+        ["corerl profile train.yaml --out table.yaml --name mine"],
+    ),
     Shown("corerl doctor", "Describes the environment for a bug report.", ["corerl doctor"], 20),
     Shown(
         "corerl engine install vllm",
