@@ -76,15 +76,10 @@ def test_gpus_that_the_run_uses_too_are_refused(monkeypatch: pytest.MonkeyPatch)
         options(gpus=[0, 2]).check("reward.manager", config)
     config.rollout.num_workers = 2
     with pytest.raises(ConfigError, match=r"set rollout\.num_workers=0"):
-        JudgeOptions(engine="hf", path="m").check("reward.manager", config)
-    for wrong in (
-        {},
-        {"engine": "hf"},
-        {"base_url": "http://h"},
-        {"base_url": "http://h", "model": "m", "engine": "hf"},
-    ):
+        JudgeOptions(engine="hf", model="m").check("reward.manager", config)
+    for wrong in ({}, {"base_url": "http://h", "engine": "hf"}):
         with pytest.raises(ValueError, match="needs"):
-            JudgeOptions(**wrong)
+            JudgeOptions(model="m", **wrong)
     with pytest.raises(ValueError, match="hf has device"):
         ModelOptions(path="m", gpus=[1])
 
@@ -112,7 +107,7 @@ def test_vllm_gives_the_scores_of_transformers(tmp_path: Path) -> None:
 @every_engine
 def test_a_judge_is_served_by_a_rollout_backend() -> None:
     """A random model writes no grade: ``pattern`` takes any answer, and the number of its letters does not matter."""
-    chosen = JudgeOptions(engine="hf", path=str(tiny_model()), pattern=r"()", max_tokens=8, max_prompt_length=512)
+    chosen = JudgeOptions(engine="hf", model=str(tiny_model()), pattern=r"()", max_tokens=8, max_prompt_length=512)
     manager = JudgeRewardManager({}, num_workers=4, timeout=60.0, options=chosen)
     results = manager.score(REQUESTS)
     manager.close()

@@ -73,7 +73,7 @@ class JudgeRewardManager:
     def _grade(self, request: RewardRequest) -> RewardResult:
         options = self._options
         body = {
-            "model": options.model or options.path,
+            "model": options.model,
             "messages": [{"role": "user", "content": self._question(request)}],
             "max_tokens": options.max_tokens,
             "temperature": options.temperature,

@@ -287,11 +287,10 @@ class JudgeOptions(HttpOptions, ServerOptions):
     """Options of the reward manager ``judge``."""
 
     base_url: str | None = option(None, "address of an OpenAI-compatible server, such as http://localhost:8000/v1")
-    model: str = option("", "name of the model on the server")
+    model: str = option(help="name of the model on the server; with engine: its folder or hub name")
     engine: str | None = option(
         None, "without base_url: rollout backend (hf, vllm, sglang) of a server that is started"
     )  # type: ignore[assignment]
-    path: str = option("", "with engine: folder or hub name of the judge")
     max_prompt_length: int = option(8192, "with engine: largest number of tokens of the filled template", ge=1)
     prompt: str = option(JUDGE_PROMPT, "prompt of the judge, with {prompt}, {response} and {ground_truth}")
     pattern: str = option(
@@ -309,11 +308,8 @@ class JudgeOptions(HttpOptions, ServerOptions):
             raise ConfigError(f"{key}.engine", "one process must score: set rollout.num_workers=0, or name base_url")
 
     def __post_init__(self) -> None:
-        given, needed = ("engine", "path") if self.engine else ("base_url", "model")
         if bool(self.base_url) == bool(self.engine):
             raise ValueError("needs one of base_url, a server, and engine, which is started")
-        if not getattr(self, needed):
-            raise ValueError(f"needs {needed} beside {given}")
         if self.highest <= self.lowest:
             raise ValueError(f"highest ({self.highest:g}) must be above lowest ({self.lowest:g})")
         try:

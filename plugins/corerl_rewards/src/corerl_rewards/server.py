@@ -129,7 +129,7 @@ def judge(options: Any) -> tuple[EngineServer, dict[str, str]]:
     room = [f"data.max_prompt_length={options.max_prompt_length}", f"data.max_response_length={options.max_tokens}"]
     keys = [f"rollout.{name}={value}" for name, value in rollout.items()]
     keys += [f"rollout.options.{name}={value}" for name, value in given.items()]
-    command = [sys.executable, "-m", "corerl", "serve", str(_folder(options.path)), "--api-key-env", KEY, *keys, *room]
+    command = [sys.executable, "-m", "corerl", "serve", str(_folder(options.model)), "--api-key-env", KEY, *keys, *room]
     key = secrets.token_urlsafe(24)
     return EngineServer(command, options, "/v1/models", {KEY: key}), {"Authorization": f"Bearer {key}"}
 

@@ -169,7 +169,9 @@ def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
 
 @hookimpl
 def checkpoint_saved(run: "Run", step: int, path: Path) -> None:
-    if run.config.trainer.remote_dir is not None:
+    from corerl.contracts.config import TrainConfig
+
+    if isinstance(run.config, TrainConfig) and run.config.trainer.remote_dir is not None:
         from corerl_tools import remote
 
         remote.copy(run, step, path)

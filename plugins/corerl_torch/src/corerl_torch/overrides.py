@@ -6,15 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from corerl.config.nearest_keys import remedy
-from corerl.contracts.config import ModelConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError, ModelError
 from corerl.files import read_text, reading
-from corerl.models import overridden
+from corerl.models import critic_model, overridden
 
 KEY = "model.override_config"
 
 _ROPE = ("rope_scaling", "rope_theta", "rope_parameters")
 _OTHERS = {"attn_implementation": "model.attn_implementation", "torch_dtype": "model.dtype", "dtype": "model.dtype"}
+
+
+def of_run(config: TrainConfig, *, has_critic: bool) -> Iterator[ConfigError | ModelError]:
+    """Those of the run's model and of its critic's."""
+    yield from violations(config.model)
+    if "path" in config.critic.model:
+        yield ConfigError("critic.model.path", "is the key critic.path")
+    elif has_critic and config.critic.model:
+        try:
+            yield from violations(critic_model(config))
+        except ConfigError as error:
+            yield error
 
 
 def violations(model: ModelConfig) -> Iterator[ConfigError | ModelError]:

@@ -107,11 +107,8 @@ def read_config(
 
 @hookimpl
 def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestError]":
-    from corerl.errors import ConfigError
-    from corerl.models import critic_model
     from corerl_check.rules import violations
     from corerl_torch.optimizers.rules import violations as of_optimizers
-    from corerl_torch.overrides import violations as of_overrides
 
     yield from violations(config, parts)
     yield from of_optimizers(config, parts)
@@ -119,14 +116,10 @@ def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestErr
         from corerl_torch.profiling.options import violations as of_profiles
 
         yield from of_profiles(config, parts)
-    yield from of_overrides(config.model)
-    if "path" in config.critic.model:
-        yield ConfigError("critic.model.path", "is the key critic.path")
-    elif parts.value_loss is not None and config.critic.model:
-        try:
-            yield from of_overrides(critic_model(config))
-        except ConfigError as error:
-            yield error
+    if config.model.override_config or config.critic.model:
+        from corerl_torch.overrides import of_run
+
+        yield from of_run(config, has_critic=parts.value_loss is not None)
 
 
 @hookimpl
