@@ -4,20 +4,40 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from ray_toys import ENGINE, ROWS, TOY, Engine, Generation, Toy, corrupt, each, request, until
 
 from corerl.errors import ConfigError, RunError
 from corerl_ray.calls import Call
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import Places
-from corerl_ray.transports.broadcast import Broadcast
+from corerl_ray.transports.broadcast import Broadcast, BrokenError, Channel
 from corerl_ray.transports.choice import make, name_of
 from corerl_ray.transports.ipc import Ipc
 from corerl_ray.transports.object_store import ObjectStore
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
+
+
+class Endless:
+    """An operation of gloo whose peer never takes part."""
+
+    def is_completed(self):
+        return False
+
+
+def test_a_group_that_is_left_ends_an_operation_that_waits():
+    aborted = threading.Event()
+    channel = Channel(None, SimpleNamespace(abort=aborted.set), torch.device("cpu"))
+    leaver = threading.Timer(0.05, channel.leave)
+    leaver.start()
+    with pytest.raises(BrokenError):
+        channel.wait(Endless())
+    leaver.join()
+    assert aborted.is_set()
 
 
 def sent(added):

@@ -30,6 +30,10 @@ LEFT = "left"
 """key of the store: the group was left"""
 LOOK = 0.5
 """seconds between the actor's checks whether a rollout worker has left the group"""
+POLL = 0.0005
+"""seconds between looks at an operation of gloo"""
+ABANDONED: list[Any] = []
+"""groups of gloo that were left: the end of one would wait for its operations"""
 
 
 @dataclass
@@ -132,8 +136,16 @@ class Channel:
             return self.group.broadcast([data], dist.BroadcastOptions())
 
     def wait(self, work: Any) -> None:
-        """Make later work on the stream wait."""
+        """Make later work on the stream wait.
+
+        Raises:
+            BrokenError: another process of the group has ended, or the group was left.
+        """
         with self.breaking():
+            while self.device.type == "cpu" and not work.is_completed():  # gloo's abort ends no operation that waits
+                if self.broken:
+                    raise BrokenError
+                time.sleep(POLL)
             work.wait()
 
     @contextmanager
@@ -148,6 +160,8 @@ class Channel:
     def leave(self) -> None:
         """Abort running operations of the group."""
         self.broken = self.broken or "the group was left"
+        if self.device.type == "cpu":
+            ABANDONED.append(self.group)
         with suppress(RuntimeError):
             self.group.abort()
 
