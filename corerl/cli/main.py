@@ -135,12 +135,12 @@ def _print_error(error: Exception) -> None:
     if not of_machine:
         echo("".join(traceback.format_exception(error, limit=-6, chain=False)), err=True, nl=False)
     free = f" ({room(Path(str(error.filename)))})" if isinstance(error, OSError) and of_disk and error.filename else ""
-    told = f"{error}{free}" if of_machine and isinstance(error, OSError) else type(error).__name__
+    message = f"{error}{free}" if of_machine and isinstance(error, OSError) else type(error).__name__
     remedy = load_plugins().hook.remedy(error=error)
     if remedy is not None:
-        echo(f"error: {told}: {remedy}", err=True)
+        echo(f"error: {message}: {remedy}", err=True)
     elif of_machine:
-        echo(f"error: {told}", err=True)
+        echo(f"error: {message}", err=True)
     else:
         echo(
             "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and "

@@ -39,10 +39,11 @@ def test_a_checkpoint_is_copied_and_that_of_a_deleted_one_is_deleted(run: Any) -
     remote.copy(run, 1, step(run, 1))
     assert names(run) == ["global_step_1/actor/weights", "global_step_1/manifest.json"]
     step(run, 1).rename(run.folder / "gone")
-    remote.copy(run, 2, step(run, 2))
-    remote.copy(run, 2, step(run, 2))
-    assert names(run) == ["global_step_2/actor/weights", "global_step_2/manifest.json"]
     system, path = fsspec.url_to_fs(run.config.trainer.remote_dir)
+    system.pipe_file(f"{path}/default/20260101/global_step_1.bak/mine", b"")
+    remote.copy(run, 2, step(run, 2))
+    remote.copy(run, 2, step(run, 2))
+    assert names(run) == ["global_step_1.bak/mine", "global_step_2/actor/weights", "global_step_2/manifest.json"]
     assert system.cat(f"{path}/default/20260101/global_step_2/actor/weights") == b"of step 2"
 
 
@@ -70,7 +71,7 @@ def test_the_manifest_comes_last_and_nothing_half_written_is_left(
 
 
 def test_a_file_system_that_fsspec_lacks_is_an_error_before_the_run(run: Any) -> None:
-    remote.check(run.config)
+    remote.check(run.config.trainer.remote_dir)
     run.config.trainer.remote_dir = "s4://bucket"
     with pytest.raises(ConfigError, match=r"trainer\.remote_dir: s4://bucket is no folder of fsspec"):
-        remote.check(run.config)
+        remote.check(run.config.trainer.remote_dir)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain, cycle
@@ -208,23 +208,21 @@ class EngineBackend:
     def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
         """As :meth:`update_weights`, from memory that the engine's ranks read themselves."""
         with self._update(version):
-            loading: Future[Answer] | None = None
-            done = None
+            before: tuple[Future[Answer], Callable[[], None]] | None = None
             for each in rounds:
                 places = [list(place) for place in each.places]
                 _, following = self._process.submit("take", round=each.number, places=places, verify=verify)
-                if loading is not None and done is not None:
-                    self._taken(loading)
-                    done()
-                loading, done = following, each.done
-            if loading is not None and done is not None:
-                self._taken(loading)
-                done()
+                if before is not None:
+                    self._taken(*before)
+                before = following, each.done
+            if before is not None:
+                self._taken(*before)
 
-    def _taken(self, loading: Future[Answer]) -> None:
-        """Wait until a round is loaded."""
+    def _taken(self, loading: Future[Answer], done: Callable[[], None]) -> None:
+        """Wait until a round is loaded; then its memory is free."""
         if changed := self._process.answer(loading, "loading weights", self._options.timeout)["changed"]:
             raise RunError(f"weight '{changed[0]}' arrived changed at the engine: its digest differs")
+        done()
 
     def sleep(self) -> None:
         """Free the device's memory, if the engine can."""

@@ -164,7 +164,7 @@ def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
     if config.trainer.remote_dir is not None:
         from corerl_tools import remote
 
-        remote.check(config)
+        remote.check(config.trainer.remote_dir)
 
 
 @hookimpl

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corerl.contracts.config import TrainConfig
+from corerl.checkpoint.store import is_checkpoint
 from corerl.errors import ConfigError, SaveError
 from corerl.terminal import say
 
@@ -16,17 +16,18 @@ MARK = "manifest.json"
 """copied last: a folder without it is no checkpoint"""
 
 
-def check(config: TrainConfig) -> None:
+def check(url: str) -> None:
     """
     Raises:
         ConfigError: fsspec has no such file system, or a package of it is missing.
     """
-    if config.trainer.remote_dir is not None:
-        _open(config.trainer.remote_dir)
+    _open(url)
 
 
 def copy(run: "Run", step: int, path: Path) -> None:
     """Copy a checkpoint to ``<remote_dir>/<experiment>/<run>/global_step_N``, and delete the copies of deleted ones.
+
+    Other files beside the copies stay.
 
     Raises:
         SaveError: it could not be copied, with ``trainer.on_save_error: stop``; nothing of it is left there.
@@ -49,7 +50,7 @@ def copy(run: "Run", step: int, path: Path) -> None:
             raise
         for each in system.ls(folder, detail=False):
             name = each.rstrip("/").rpartition("/")[2]
-            if not (path.parent / name).is_dir():
+            if is_checkpoint(Path(name)) and not (path.parent / name).is_dir():
                 _remove(system, f"{folder}/{name}")
     except Exception as error:  # each file system has errors of its own
         message = f"{path.name} could not be copied to {trainer.remote_dir}: {type(error).__name__}: {error}"
