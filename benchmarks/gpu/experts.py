@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fsdp_update import _matrix_product, profile, random_batch, update
+from fsdp_update import _matrix_product, few_threads, profile, random_batch, update
 from rich.console import Console
 from rich.table import Table
 from transformers import Qwen3MoeConfig
@@ -63,6 +63,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.processes > 1 and "RANK" not in os.environ:
         sys.exit(spawned(arguments.processes))
+    few_threads()
     if arguments.device == "cpu":
         arguments.rows, arguments.tokens, arguments.repeats = 2, 1300, 1
     ranks.join(arguments.device, 300.0)

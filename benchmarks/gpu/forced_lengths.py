@@ -28,6 +28,7 @@ BACKENDS = {
     "vllm": ("corerl_vllm", "VllmBackend", "VllmOptions"),
     "sglang": ("corerl_sglang", "SglangBackend", "SglangOptions"),
 }
+RECORDS = {"vllm": ("kept_tokens",), "sglang": ("kept_tokens",)}
 
 
 def forced(request: GenerationRequest) -> GenerationRequest:
@@ -69,6 +70,7 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
             f"forced_{name}",
             with_forced_lengths(getattr(classes[0], backend)),
             options=getattr(classes[1], options),
+            records=RECORDS.get(name, ()),
             starts_beside_models=name == "vllm",
             summary=f"{name} with response lengths drawn from a log-normal distribution",
         )

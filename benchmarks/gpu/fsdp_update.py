@@ -26,6 +26,7 @@ from rich.table import Table
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
+from corerl.models import cpu_threads
 from corerl.objective import PolicyObjective, loss_weights
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
@@ -73,8 +74,14 @@ def _strategy(shape: str) -> FsdpStrategy:
         return strategy
 
 
+def few_threads() -> None:
+    """The threads that a run has beside a GPU."""
+    torch.set_num_threads(cpu_threads(torch.get_num_threads(), "cuda"))
+
+
 def training(folder: str, *, checkpointing: bool = True) -> StrategySpec:
     """Of the model there, in micro-batches of ``TOKENS``."""
+    few_threads()
     model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=checkpointing)
     return StrategySpec(model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000)
 

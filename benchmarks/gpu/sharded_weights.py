@@ -4,8 +4,8 @@
     python benchmarks/gpu/sharded_weights.py --ranks 1 --trainers tp --ways exchange,broadcast    # two GPUs, 30 s
 
 Layouts of the trainer: ``fsdp`` divides the rows of every weight, ``tp`` as tensor parallel does; values are float32,
-and sent in bfloat16. The engine has as many ranks under tensor parallel, with fused projections, in the process of the
-rollout worker.
+and sent in bfloat16. The engine has as many ranks under tensor parallel, with fused projections, each in a process of
+its own (engine_ranks.py).
 
 On the same GPUs, ``pieces`` is the plan from sharded to sharded; ``whole`` gathers every weight on each rank, and the
 engine's ranks take their parts out of the first GPU's copy. On GPUs of its own (``--ranks`` for the trainer, as many
@@ -24,12 +24,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from engine_ranks import SENT, Engine, EngineRank, divided
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -41,29 +41,20 @@ from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.pieces import Box, Piece
 from corerl.contracts.runtimes import Pool, Role
-from corerl_engines.remote import pieces
+from corerl_engines.backend import described_slot
+from corerl_engines.weights import DeviceBucket, HostBucket, SharedBucket
 from corerl_ray.calls import Call
 from corerl_ray.host import WorkerHost
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
-from corerl_torch.weights.digest import digest
+from corerl_torch.weights.buckets import Slot, place
 from corerl_torch.weights.held import local_boxes
 from corerl_torch.weights.pieces import Round
 
 RANKS = 2
 """of the trainer, and of the engine"""
-SENT = torch.bfloat16
-
-COLUMNS = ("o_proj.weight", "down_proj.weight")
-FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
-
-
-def divided(name: str, shape: Sequence[int]) -> int | None:
-    """The dimension that tensor parallel divides; None: every rank has the whole weight."""
-    if name.endswith(COLUMNS):
-        return 1
-    is_row = any(part in name for part in (*FUSED, "embed_tokens", "lm_head"))
-    return 0 if is_row and shape[0] % RANKS == 0 else None
+BUCKET = 2**29
+"""bytes that hold the largest weight"""
 
 
 class Actor:
@@ -76,7 +67,7 @@ class Actor:
         generator = torch.Generator(DEVICE).manual_seed(0)
         self.tensors: dict[str, DTensor] = {}
         for name, size in shapes(shape):
-            dim = 0 if layout == "fsdp" else divided(name, size)
+            dim = 0 if layout == "fsdp" else divided(name, size, RANKS)
             whole = torch.empty(size, device=DEVICE).normal_(generator=generator)  # the same numbers on both ranks
             chunks = whole.chunk(RANKS, dim or 0)
             local = whole if dim is None else chunks[dist.get_rank()].clone()
@@ -108,92 +99,50 @@ class Actor:
             tensor.to_local().mul_(1.01)
 
 
-class EngineRank:
-    """The parameters of one rank of an engine, and a loader as the engines have."""
-
-    def __init__(self, shape: str, rank: int, device: int) -> None:
-        self.device = torch.device("cuda", device) if DEVICE == "cuda" else torch.device("cpu")
-        self.rank = rank
-        sizes = dict(shapes(shape))
-        rows: dict[str, int] = {}
-        self.places: dict[str, tuple[str, int, int]] = {}
-        """name -> parameter, first row, rows"""
-        for name, size in sizes.items():
-            last = next((each for each in FUSED if f".{each}." in name), None)
-            own = name if last is None else name.replace(last, FUSED[last])
-            dim = divided(name, size)
-            length = size[0] // RANKS if dim == 0 else size[0]
-            self.places[name] = own, rows.get(own, 0), length
-            rows[own] = rows.get(own, 0) + length
-        self.parameters: dict[str, Tensor] = {}
-        for name, (own, _, _) in self.places.items():
-            rest = list(sizes[name][1:])
-            if divided(name, sizes[name]) == 1:
-                rest[0] //= RANKS
-            self.parameters[own] = torch.zeros(rows[own], *rest, dtype=SENT, device=self.device)
-
-    def load(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        for name, tensor in named:
-            own, first, length = self.places[name]
-            dim = divided(name, tensor.shape)
-            if dim is not None:
-                each = tensor.shape[dim] // RANKS
-                tensor = tensor.narrow(dim, self.rank * each, each)
-            self.parameters[own].narrow(0, first, length).copy_(tensor, non_blocking=True)
-
-
 class Rollout:
-    """A rollout worker with the ranks of an engine."""
+    """A rollout worker with an engine."""
 
     def __init__(self, shape: str) -> None:
-        self.ranks = [EngineRank(shape, rank, rank) for rank in range(RANKS)]
-        self.receivers: list[pieces.Receiver] = []
-        self.threads = ThreadPoolExecutor(RANKS)
+        self.engine = Engine(shape, RANKS)
+        self.bucket: SharedBucket | None = None
 
     def on_backend(self, function: Callable[[Any], Any]) -> Any:
         return function(self)
 
     def needs(self, weights: Sequence[tuple[str, Sequence[int], str]]) -> list[dict[str, list[Box]]]:
-        self.found = [pieces.find(rank.load, weights) for rank in self.ranks]
-        return [
-            {name: [tuple((a, b) for a, b in box) for box in boxes] for name, boxes in found.reads.boxes.items()}
-            for found in self.found
-        ]
+        return self.engine.ask("needs", [(weights,)] * RANKS)
 
     def expect(self, plans: Sequence[Mapping[str, Any]]) -> None:
-        self.receivers = [
-            pieces.Receiver(found, plan, True, rank.device, digest)
-            for found, plan, rank in zip(self.found, plans, self.ranks, strict=True)
-        ]
+        self.engine.ask("expect", [(plan,) for plan in plans])
 
     def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
-        for receiver in self.receivers:
-            receiver.begin()
-
-        def take(rank: int, number: int, place: Sequence[int]) -> list[str]:
-            if DEVICE == "cuda":
-                torch.cuda.set_device(rank)
-            with torch.no_grad():
-                changed, _ = self.receivers[rank].take(number, *place, verify=verify)
-            synchronize()
-            return changed
-
+        self.engine.ask("begin", [()] * RANKS)
         for each in rounds:
-            taken = [self.threads.submit(take, rank, each.number, place) for rank, place in enumerate(each.places)]
-            assert not any(future.result() for future in taken)
+            assert not any(self.engine.ask("take", [(each.number, place, verify) for place in each.places]))
             each.done()
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
-        for name, tensor in weights:
-            for rank in self.ranks:
-                rank.load([(name, tensor)])
-        for device in range(RANKS) if DEVICE == "cuda" else ():
-            torch.cuda.synchronize(device)
+        slots: list[Slot] = []
+        for slot, tensor in place(weights, BUCKET, SENT):
+            if self.bucket is None:
+                self.bucket = DeviceBucket(BUCKET, tensor.device) if tensor.is_cuda else HostBucket(BUCKET)
+            if slots and slot.offset == 0:
+                self._load(slots)
+            self.bucket.write(slot, tensor)
+            slots.append(slot)
+        self._load(slots)
+
+    def _load(self, slots: list[Slot]) -> None:
+        assert self.bucket is not None
+        self.bucket.arrive()
+        bucket = {"source": self.bucket.source, "tensors": [described_slot(slot) for slot in slots]}
+        self.engine.ask("read", [(bucket,)] * RANKS)
+        slots.clear()
 
     @dispatch("rank_zero")
     def sums(self) -> list[int]:
         """The digest of every parameter of every rank."""
-        return [int(digest(each, SENT)) for rank in self.ranks for each in rank.parameters.values()]
+        return [each for own in self.engine.ask("sums", [()] * RANKS) for each in own]
 
 
 def bare(host: WorkerHost, size: int, repeat: int) -> float:
@@ -233,9 +182,9 @@ def true_sums(host: WorkerHost, shape: str) -> list[int]:
         return []
     found = []
     for number in range(RANKS):
-        rank = EngineRank(shape, number, 0)
+        rank = EngineRank(shape, number, RANKS, 0)
         rank.load(weights.items())
-        found += [int(digest(each, SENT)) for each in rank.parameters.values()]
+        found += rank.sums()
     return found
 
 

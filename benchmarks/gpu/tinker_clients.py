@@ -18,6 +18,8 @@ import argparse
 import asyncio
 import dataclasses
 import itertools
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from corerl.contracts.config import ModelConfig, OptimConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
@@ -211,6 +214,19 @@ def sampled(trainer: Trainer, engine: Engine, args: argparse.Namespace) -> int:
     return int(not right or (args.device == "cpu" and args.backend == "hf" and together != alone))
 
 
+def with_weights(folder: str, device: str) -> str:
+    """The folder, or a copy of it with random weights if it has none: an engine reads the base of adapters."""
+    if any(Path(folder).glob("*.safetensors")):
+        return folder
+    copy = shutil.copytree(folder, Path(tempfile.mkdtemp(prefix="corerl-tinker-")), dirs_exist_ok=True)
+    torch.manual_seed(0)
+    with torch.device(device):
+        config = AutoConfig.from_pretrained(folder)
+        made: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+    made.save_pretrained(copy)
+    return str(copy)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
@@ -228,8 +244,7 @@ def main() -> None:
     parser.add_argument("--graphs", action="store_true", help="let the engine compile and record graphs: 60 s more")
     parser.add_argument("--tolerance", type=float, default=0.02, help="of the mean difference of log-probs")
     args = parser.parse_args()
-    weights: Any = "auto" if any(Path(args.model).glob("*.safetensors")) else "dummy"
-    model = ModelConfig(path=args.model, load_format=weights, lora_rank=args.rank, lora_alpha=32)
+    model = ModelConfig(path=with_weights(args.model, args.device), lora_rank=args.rank, lora_alpha=32)
     spec = StrategySpec(model, args.device, MicroBatching(max_tokens=16384), OptimConfig())
     selected = load_plugins().registries.training_strategies.select(args.strategy, "--strategy")
     made, sends = selected.load()(spec), bool(args.backend and args.rank)

@@ -33,7 +33,7 @@ from typing import Any
 import idle
 import numpy as np
 import torch
-from fsdp_update import profile
+from fsdp_update import few_threads, profile
 from rich.console import Console
 from rich.table import Table
 
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--families", nargs="*", default=["qwen2_5_vl", "qwen3_vl"])
     parser.add_argument("--most", type=float, default=0.02, help="mean difference of log-probs")
     asked = parser.parse_args()
+    few_threads()
     os.environ.setdefault(media_store.VARIABLE, tempfile.mkdtemp(prefix="corerl-media-"))
     sys.exit(update(asked) if asked.what == "update" else agreement(asked))
 

@@ -60,10 +60,11 @@ def test_the_product_is_that_of_the_kernels_operation():
     (left, of_left), (right, of_right) = fp8.quantized(hidden), fp8.quantized(weight)
     if device == "cpu":
         scales = {"scale_a": of_left, "scale_b": of_right.t()}
-        expected = torch._scaled_mm(left, right.t(), **scales, out_dtype=torch.bfloat16)
+        expected, near = torch._scaled_mm(left, right.t(), **scales, out_dtype=torch.bfloat16), 1e-5
     else:
         expected = ((left.double() * of_left) @ (right.double() * of_right).t()).bfloat16()
-    torch.testing.assert_close(fp8.linear(hidden, weight), expected)
+        near = 2.0**-13 * float(expected.abs().max())  # tensor cores add with 14 bits
+    torch.testing.assert_close(fp8.linear(hidden, weight), expected, rtol=1.6e-2, atol=near)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -51,7 +51,7 @@ class Adapters:
         name = named(number)
         if (old := self._loaded.pop(name, None)) is not None:
             _require(self._manager.unload_lora_adapter(old))
-        made = LoRARef(lora_id=name, lora_name=name, lora_path=name)
+        made = LoRARef(lora_id=name, lora_name=name, lora_path=name, pinned=False)
         _require(self._manager.load_lora_adapter_from_tensors(made, coming, adapter_config(self._facts)))
         self._loaded[name] = made
 

@@ -270,7 +270,8 @@ class ImageInputs:
         names = [name for name in stored[0] if name in self._names]
         if not names:
             raise RunError(f"processed images of another model: they have {', '.join(stored[0])}")
-        joined = {name: _below([torch.from_numpy(each[name]) for each in stored]) for name in names}
+        pinned = self.body.device.type == "cuda"
+        joined = {name: _below([torch.from_numpy(each[name]) for each in stored], pinned) for name in names}
         return tower.with_indices(self.body, joined)
 
 
@@ -307,14 +308,17 @@ def _behind_media(index: Tensor, types: Tensor) -> Tensor:
     return index
 
 
-def _below(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors one below the other; further dimensions are filled with 0."""
+def _below(parts: Sequence[Tensor], pinned: bool) -> Tensor:
+    """Tensors one below the other, in pinned memory if asked for; further dimensions are filled with 0."""
     sizes = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
-    filled = []
+    joined = torch.empty((sum(map(len, parts)), *sizes), dtype=parts[0].dtype, pin_memory=pinned)
+    if any(list(part.shape[1:]) != sizes for part in parts):
+        joined.zero_()
+    first = 0
     for part in parts:
-        missing = [(0, size - own) for size, own in zip(sizes, part.shape[1:], strict=True)]
-        filled.append(torch.nn.functional.pad(part, [each for pair in reversed(missing) for each in pair]))
-    return torch.cat(filled)
+        joined[(slice(first, first + len(part)), *map(slice, part.shape[1:]))] = part
+        first += len(part)
+    return joined
 
 
 def _emptied(outputs: Any) -> Any:
