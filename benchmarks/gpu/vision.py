@@ -296,7 +296,7 @@ def compared(family: str, asked: argparse.Namespace) -> list[tuple[str, dict[str
     small = asked.device == "cpu"
     sizes: dict[str, Any] = {"hidden_size": 128} if small else {"hidden_size": 1024, "layers": 8, "heads": 8}
     side = 64 if small else PIXELS
-    sizes |= {"patch_size": 8 if small else 16, "most_pixels": side * side}
+    sizes |= {"patch_size": 8 if small else 14 if family == "qwen2_5_vl" else 16, "most_pixels": side * side}
     folder = Path(tempfile.mkdtemp(prefix="corerl-vision-")) / family
     write_tiny_model(folder, TinyVision(family, **sizes))
     model = ModelConfig(str(folder), dtype="fp32" if small else "bf16")

@@ -29,9 +29,9 @@ CHATS: list[list[tuple[str, list[Any]]]] = [
 """turns of users: text, and its images"""
 
 
-def write_model(folder: Path, family: str) -> Path:
+def write_model(folder: Path, family: str, **sizes: int) -> Path:
     """A tiny model of sizes that the kernels of engines take."""
-    write_tiny_model(folder, TinyVision(family, words=["red", "circle"], hidden_size=128))
+    write_tiny_model(folder, TinyVision(family, words=["red", "circle"], hidden_size=128, **sizes))
     return folder
 
 

@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_log_probs_of_rows_with_images_are_the_trainers(
     family: str, start: Callable[..., SglangBackend], engine_python: str, tmp_path: Path
 ) -> None:
-    folder = write_model(tmp_path / family, family)
+    folder = write_model(tmp_path / family, family, patch_size=14)
     backend = start({"path": str(folder)}, python=engine_python, bucket_mb=1, **SMALL)
     policy = trainer(folder, "cuda")
     requests = requests_of(folder)

@@ -13,6 +13,7 @@ from corerl.errors import ConfigError, RequestError, RunError
 from corerl.plugins import load_plugins
 from corerl_sglang.backend import (
     SglangBackend,
+    check_patches,
     check_window,
     engine_arguments,
     engine_environment,
@@ -98,6 +99,14 @@ def test_a_window_that_sglang_ignores_is_refused():
     check_window(config, 16)
     check_window(MistralConfig(sliding_window=None), None)
     check_window(Qwen2Config(sliding_window=16, use_sliding_window=True), None)
+
+
+def test_patches_that_sglang_takes_for_outputs_of_the_tower_are_refused() -> None:
+    from transformers import Qwen2_5_VLConfig
+
+    with pytest.raises(ConfigError, match="in patches of 14 pixels alone, and the model's have 16: use vllm"):
+        check_patches(Qwen2_5_VLConfig(vision_config={"patch_size": 16}))
+    check_patches(Qwen2_5_VLConfig(vision_config={"patch_size": 14}))
 
 
 def test_graphs_of_batches_as_large_as_rollouts_are_recorded_where_the_device_is_large(

@@ -38,6 +38,9 @@ long."""
 WITHOUT_WINDOWS = ("mistral", "phi3")
 """model types that SGLang's module ``llama`` computes, which has no sliding windows"""
 
+PATCH = 14
+"""pixels of a patch's side in qwen2_5_vl; SGLang takes rows of another size for outputs of the tower"""
+
 OURS = (
     "model_path",
     "dtype",
@@ -86,6 +89,7 @@ class SglangBackend(EngineBackend):
                     quantization.KEY, "fp8 of experts cannot be loaded again by SGLang: use rollout.name=vllm"
                 )
             check_window(self._expected.config, options.max_model_len)
+            check_patches(self._expected.config)
         except ConfigError:
             self.close()
             raise
@@ -134,6 +138,20 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
 def has_experts(config: Any) -> bool:
     """Whether a model, by its config of transformers, is a mixture of experts."""
     return bool(getattr(config.get_text_config(), "num_experts_per_tok", None))
+
+
+def check_patches(config: Any) -> None:
+    """
+    Raises:
+        ConfigError: SGLang would not run the tower.
+    """
+    vision = getattr(config, "vision_config", None)
+    if config.model_type == "qwen2_5_vl" and vision.patch_size != PATCH:
+        raise ConfigError(
+            "rollout.name",
+            f"SGLang reads images of qwen2_5_vl in patches of {PATCH} pixels alone, and the model's have "
+            f"{vision.patch_size}: use vllm",
+        )
 
 
 def check_window(config: Any, longest: int | None) -> None:

@@ -142,6 +142,8 @@ def packed_attention(
     """
     if softcap is not None or position_bias is not None:
         raise NotImplementedError("attention over packed rows has no soft-capping and no bias of positions")
+    if query.is_cuda and torch.is_autocast_enabled("cuda"):  # rotary positions of float32 states are float32
+        query, key, value = (each.to(torch.get_autocast_dtype("cuda")) for each in (query, key, value))
     keys, longest_keys = cu_seq_lens_q, max_length_q
     if key_index is not None:
         assert cu_seq_lens_k is not None and max_length_k is not None
