@@ -1,6 +1,6 @@
 """An update by strategy ``fsdp`` on one GPU: TFLOP/s of variants beside those of bare matrix products, in one run.
 
-    python benchmarks/gpu/fsdp_update.py [--profile]
+    python benchmarks/gpu/fsdp_update.py [--profile] [--no-checkpointing]
 
 The shape is Qwen2.5-1.5B with random weights; 50 rows of 128 + 512 tokens, packed into micro-batches of 16,000 tokens,
 gradient checkpointing on, bf16. FLOPs are those of the model, 6 N a token and causal attention: what checkpointing and
@@ -51,10 +51,12 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-1.5b")
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--no-checkpointing", action="store_true", help="recompute nothing")
     parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     arguments = parser.parse_args()
-    strategy, batch = _strategy(arguments.shape), random_batch(arguments.rows)
+    checkpointing = not arguments.no_checkpointing
+    strategy, batch = _strategy(arguments.shape, checkpointing), random_batch(arguments.rows)
     flops = training_flops(strategy.shape(), batch.lengths.tolist())
     results = []
     for name in arguments.variants:
@@ -65,11 +67,11 @@ def main() -> None:
     _print(results, torch.cuda.get_device_name())
 
 
-def _strategy(shape: str) -> FsdpStrategy:
+def _strategy(shape: str, checkpointing: bool) -> FsdpStrategy:
     with tempfile.TemporaryDirectory() as folder:
         published_config(shape).save_pretrained(folder)
         started = time.perf_counter()
-        strategy = FsdpStrategy(training(folder), FsdpOptions(compile=True))
+        strategy = FsdpStrategy(training(folder, checkpointing=checkpointing), FsdpOptions(compile=True))
         print(f"model built in {time.perf_counter() - started:.1f} s", flush=True)
         return strategy
 

@@ -38,9 +38,8 @@ NOTES = {
     "so a family that is not proven here may work there.",
     "sglang": "SGLang 0.5.17 on a GPU, in bf16: log-probs of a folder's weights and of an update have a mean distance\n"
     "of at most four times the rounding of transformers in bf16. Mistral and Phi-4 are tested without sliding\n"
-    "windows, which SGLang ignores. It has no module for the text models of Qwen3.5. One H100 ran Qwen2, Qwen3 and\n"
-    "Qwen3-MoE; the other proven families ran in SGLang's code on a CPU, with stand-ins for its\n"
-    "kernels, in float32.",
+    "windows, which SGLang ignores. It has no module for the text models of Qwen3.5. Every proven family\n"
+    "ran on an H100 or an H200.",
 }
 
 IMAGES = """[Models that read images](vision.md), with prompts of text, of an image and of several. Rows of
