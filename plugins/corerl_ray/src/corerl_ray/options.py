@@ -12,6 +12,14 @@ SECONDS = 2.0
 """seconds in which the cluster must accept a connection"""
 
 
+IN_PIECES = ("sharded", "exchange")
+"""transports that write to the memory of an engine's ranks"""
+
+ONE_MACHINE = (
+    "writes to memory beside each rank of an engine, and an engine over several machines has ranks where no rollout "
+    "worker is: use auto, whose weights the engine's first rank broadcasts"
+)
+
 WITHOUT = {
     "actor": "it has one on each of the workers' places (runtime.n_gpus_per_node, or runtime.options.workers)",
     "rollout": "its workers are replicas (rollout.n_gpus_per_node, or runtime.options.rollout_workers)",
@@ -86,6 +94,10 @@ class RayOptions:
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`: whether the cluster answers; for a cluster started here, whether it has enough GPUs."""
         asked = config.runtime.n_gpus_per_node
+        gpus = config.rollout.n_gpus_per_node or asked
+        if self.weights_transport in IN_PIECES and 0 < gpus < config.rollout.tensor_model_parallel_size:
+            sentence = f"{self.weights_transport} {ONE_MACHINE}"
+            yield finding("error", "runtime.options.weights_transport", sentence)
         if self.address is None:
             apart = sum(self.ranks[role] for role in self.apart) if asked else 0
             whole = asked + config.rollout.n_gpus_per_node + apart

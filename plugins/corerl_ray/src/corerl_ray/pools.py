@@ -55,13 +55,19 @@ class Places:
         """Places of one worker of the role; without GPUs always one."""
         if not self.gpus_per_node:
             return 1
-        if self.gpus_per_node % role.gpus:
+        of_nodes = role.gpus % self.gpus_per_node == 0 and len(self) % role.gpus == 0
+        if self.gpus_per_node % role.gpus and not of_nodes:
             raise ConfigError(
                 f"{role.name}.tensor_model_parallel_size",
-                f"{role.gpus} GPUs for one copy of the model do not divide {self.key}={self.gpus_per_node}: a copy "
-                "must be on one machine",
+                f"{role.gpus} GPUs for one copy of the model do not divide {self.key}={self.gpus_per_node}, and equal "
+                f"parts of the {len(self) // self.gpus_per_node} machines do not have as many: a copy has GPUs of one "
+                "machine, or all GPUs of several",
             )
         return role.gpus
+
+    def is_spread(self, role: Role) -> bool:
+        """Whether a worker of the role has the GPUs of several machines."""
+        return bool(self.gpus_per_node) and role.gpus > self.gpus_per_node
 
     def devices(self, timeout: float) -> list[str]:
         """``CUDA_VISIBLE_DEVICES`` of each place; requested within ``timeout`` seconds."""
@@ -148,7 +154,9 @@ class Pools:
         return replace(self._shared, nodes=self._shared.nodes[: self._options.ranks[role]])
 
     def elsewhere(self, places: Places, size: int) -> Places | None:
-        """As many places as one replica takes, on any machine with room; None if there is none."""
+        """As many places as one replica takes, on any machine with room; None if there is none, or it takes several."""
+        if places.gpus_per_node and size > places.gpus_per_node:
+            return None
         bundle = {"CPU": 1.0, "GPU": 1.0} if places.gpus_per_node else {"CPU": 1.0}
         group: PlacementGroup = placement_group([bundle] * size, strategy="STRICT_PACK")
         if not group.wait(self._options.connect_timeout):

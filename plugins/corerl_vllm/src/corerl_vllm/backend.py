@@ -11,6 +11,7 @@ import corerl_vllm_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
+from corerl_engines import nodes
 from corerl_engines.adapters import described, takes
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
@@ -23,7 +24,7 @@ from corerl_torch.expert_adapters import EXPERTS
 from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
 
-KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
+KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent, "VLLM_HOST_IP")
 
 OURS = (
     "model",
@@ -43,6 +44,10 @@ OURS = (
     "quantization_config",
     "mm_processor_cache_gb",
     "mm_device_do_normalize",
+    "nnodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
 )
 """engine arguments that users cannot set"""
 
@@ -60,7 +65,7 @@ FITTING = -1
 """the model's own length, or as much as the cache holds"""
 
 LOOPBACK_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""an engine's processes are on one machine, unless the user selects an executor for several"""
+"""an engine's processes are on one machine, unless the runtime has several for it, or the user selects an executor"""
 
 PRELOADED = (
     "vllm.v1.engine.core",
@@ -98,6 +103,8 @@ class VllmBackend(EngineBackend):
         check_quantization(options, model, device, adapters=takes(model, rollout))
         if options.bitwise and reads_images(model):
             raise ConfigError("rollout.options.bitwise", "vllm has equal bits for models of text alone: use hf")
+        if nodes.here.others:
+            options.check_nodes(len(nodes.here))
         adapter = described(model, rollout, options)
         level = 1 if adapter else options.sleep_level
         settings = {
@@ -200,7 +207,7 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults |= FLOAT32_VARIABLES
     if options.bitwise:
         defaults[corerl_vllm_engine.BITWISE] = "1"
-    if "distributed_executor_backend" not in options.engine_args:
+    if "distributed_executor_backend" not in options.engine_args and not nodes.here.others:
         defaults |= LOOPBACK_VARIABLES
     if device == "cpu":
         defaults |= CPU_VARIABLES | {"VLLM_CPU_KVCACHE_SPACE": str(options.cpu_kv_cache_gb)}

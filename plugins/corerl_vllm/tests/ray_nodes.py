@@ -1,0 +1,89 @@
+"""Runs on a cluster of two nodes on one machine, each with GPUs on paper: an engine's two ranks on one node, and on two.
+
+Prints as JSON the metrics of the runs, and what the last one said, one of whose followers was killed.
+"""
+
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+from corerl.cli.main import run
+from corerl.telemetry.metrics_log import read_metrics
+
+FOLDER, PYTHON = Path(sys.argv[1]), sys.argv[2]
+
+
+def train(name: str, address: str, *overrides: str) -> tuple[list[dict], str]:
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        code = run(
+            [
+                "train",
+                str(FOLDER / "config.yaml"),
+                f"tracking.experiment_name={name}",
+                "actor.strategy=fsdp",
+                f"runtime={{name: ray, n_gpus_per_node: 1, options: {{address: {address}}}}}",
+                "rollout.name=vllm",
+                f"rollout.options.python={PYTHON}",
+                "rollout.options.load_format=dummy",
+                "rollout.options.environment={VLLM_CPU_OMP_THREADS_BIND: nobind, OMP_NUM_THREADS: '1'}",
+                "rollout.tensor_model_parallel_size=2",
+                "rollout.verify_weights_freq=1",
+                "algorithm.rollout_correction.max_log_prob_diff=1e-4",
+                *overrides,
+            ]
+        )
+    assert code == 0, said.getvalue()
+    [folder] = (FOLDER / "runs" / name).iterdir()
+    return list(read_metrics(folder / "metrics.jsonl")), said.getvalue()
+
+
+def leaders() -> set[int]:
+    """Processes of engines: of each node one leads a group."""
+    found = set()
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words, pid = command.read_bytes().split(b"\0"), int(command.parent.name)
+        except OSError:
+            continue
+        if b"corerl_engine" in words and words[0] == PYTHON.encode() and os.getpgid(pid) == pid:
+            found.add(pid)
+    return found
+
+
+def kill_follower(name: str, before: set[int]) -> None:
+    """Kill the second process of the run's engine, which the first one has started, after a step."""
+    while not any(len(list(read_metrics(path))) > 1 for path in (FOLDER / "runs" / name).glob("*/metrics.jsonl")):
+        time.sleep(0.1)
+    os.kill(
+        max(leaders() - before, key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().split()[21])), signal.SIGKILL
+    )
+
+
+def main() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 2})
+    cluster.add_node(num_cpus=4, num_gpus=2)
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    seen = {}
+    seen["one"], _ = train("one", cluster.address, "rollout.n_gpus_per_node=2")
+    over = ("rollout.nnodes=2", "rollout.n_gpus_per_node=1")
+    seen["two"], _ = train("two", cluster.address, *over)
+    threading.Thread(target=kill_follower, args=("killed", leaders()), daemon=True).start()
+    seen["killed"], seen["said"] = train("killed", cluster.address, *over, "trainer.total_training_steps=20")
+    seen["left"] = sorted(leaders())
+    ray.shutdown()
+    cluster.shutdown()
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

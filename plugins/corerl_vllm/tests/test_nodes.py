@@ -1,0 +1,90 @@
+"""An engine whose two ranks are on two nodes of one machine, each in a process of its own."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import gone_within
+from vllm_engine import DEVICE, assert_generates_from_its_weights, generate, one_more_engine, weights
+
+from corerl.contracts.config import RolloutConfig
+from corerl.errors import ConfigError, RunError
+from corerl_engines import nodes
+from corerl_engines.nodes import Nodes, Order, Part
+from corerl_vllm.backend import VllmBackend
+from corerl_vllm.options import VllmOptions
+
+pytestmark = pytest.mark.xdist_group("vllm")
+
+HERE = "127.0.0.1"
+
+TWO = RolloutConfig(tensor_model_parallel_size=2)
+
+
+class Other:
+    """Another node, which is this one."""
+
+    address = HERE
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+
+    def start(self, order: Order) -> None:
+        self.parts.append(Part(order, self.address))
+
+    def how_ended(self) -> str:
+        return self.parts[-1].how_ended()
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
+    node = Other()
+    monkeypatch.setattr(nodes, "here", Nodes(HERE, [node]))
+    yield node
+
+
+def workers_of(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "-g", str(pid)], capture_output=True, text=True, check=True)
+    return [int(line.split()[0]) for line in listed.stdout.splitlines() if "spawn_main" in line]
+
+
+@one_more_engine
+@pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with_any_part_of_it(
+    start: Callable[..., VllmBackend], engine_python: str, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"python": engine_python, "load_format": "dummy", "rollout": TWO}
+    backend = start(**given, environment={"VLLM_CPU_OMP_THREADS_BIND": "nobind"})
+    seen = []
+    for version in (2, 3):
+        backend.update_weights(iter(weights(1 + version / 8).items()), version, verify=True)
+        backend.wake()
+        seen.append(generate(backend))
+        backend.sleep()
+        backend.wake(kv_cache=False)
+    backend.update_weights(iter(weights().items()), 4, verify=True)
+    backend.wake()
+    assert_generates_from_its_weights(backend, 4)
+
+    part = other.parts[-1]
+    began = time.monotonic()
+    os.kill(part.pid, signal.SIGKILL)
+    why = rf"the vLLM engine \(process {backend.pid}\) has lost its part on node {HERE}: process {part.pid} ended with SIGKILL; "
+    with pytest.raises(RunError, match=why):
+        generate(backend)
+    assert time.monotonic() - began < 10 and gone_within(backend.pid, 10) and gone_within(part.pid, 10)
+    backend.close()
+
+    monkeypatch.setattr(nodes, "here", Nodes())
+    one = start(**given, environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"})
+    for version in (2, 3):
+        one.update_weights(iter(weights(1 + version / 8).items()), version)
+        [before], [now] = seen[version - 2], generate(one)
+        assert before.token_ids == now.token_ids and before.log_probs == now.log_probs
+    one.close()
