@@ -1,4 +1,4 @@
-"""Runs on a cluster of two nodes on one machine, each with GPUs on paper: an engine's two ranks on one node, and on two.
+"""Runs on a cluster of two nodes of one machine, with GPUs on paper: an engine's two ranks on one node, and on two.
 
 Prints as JSON the metrics of the runs, and what the last one said, one of whose followers was killed.
 """

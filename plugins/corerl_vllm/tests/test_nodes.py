@@ -2,10 +2,8 @@
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +12,10 @@ from processes import gone_within
 from vllm_engine import DEVICE, assert_generates_from_its_weights, generate, one_more_engine, weights
 
 from corerl.contracts.config import RolloutConfig
-from corerl.errors import ConfigError, RunError
+from corerl.errors import RunError
 from corerl_engines import nodes
 from corerl_engines.nodes import Nodes, Order, Part
 from corerl_vllm.backend import VllmBackend
-from corerl_vllm.options import VllmOptions
 
 pytestmark = pytest.mark.xdist_group("vllm")
 
@@ -49,11 +46,6 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
     yield node
 
 
-def workers_of(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "-g", str(pid)], capture_output=True, text=True, check=True)
-    return [int(line.split()[0]) for line in listed.stdout.splitlines() if "spawn_main" in line]
-
-
 @one_more_engine
 @pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with_any_part_of_it(
@@ -75,8 +67,8 @@ def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with
     part = other.parts[-1]
     began = time.monotonic()
     os.kill(part.pid, signal.SIGKILL)
-    why = rf"the vLLM engine \(process {backend.pid}\) has lost its part on node {HERE}: process {part.pid} ended with SIGKILL; "
-    with pytest.raises(RunError, match=why):
+    lost = rf"the vLLM engine \(process {backend.pid}\) has lost its part on node {HERE}"
+    with pytest.raises(RunError, match=f"{lost}: process {part.pid} ended with SIGKILL; "):
         generate(backend)
     assert time.monotonic() - began < 10 and gone_within(backend.pid, 10) and gone_within(part.pid, 10)
     backend.close()

@@ -1,8 +1,8 @@
 """An engine over several nodes: a process on the first one answers; on each other one a follower does its share.
 
-A runtime that places workers on nodes sets :data:`here` in the process of a rollout worker. The worker's backend has the
-followers started there. Each one connects to the backend, and ends with this connection; the engine ends with the first
-follower that does.
+A runtime that places workers on nodes sets :data:`here` in the process of a rollout worker. The worker's backend starts
+the followers through it. Each follower connects to the backend, and ends with this connection; the engine ends with the
+first follower that does.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""A rollout worker whose engine covers several nodes: from its process, an actor starts a follower on each other one."""
+"""The other nodes of a rollout worker whose engine covers several: an actor on each starts a follower."""
 
 import os
 import sys
@@ -78,7 +78,7 @@ class PartHost:
             os.chdir(folder)
         sys.path += [path for path in paths if path not in sys.path]
 
-    def start(self, order: nodes.Order, own: Mapping[str, str]) -> None | Failure:
+    def start(self, order: nodes.Order, own: Mapping[str, str]) -> Failure | None:
         os.environ.update(own)
         try:
             self._part = nodes.Part(order, str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]

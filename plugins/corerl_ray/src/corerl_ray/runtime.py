@@ -263,7 +263,7 @@ class RayRuntime:
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """The place of a worker: the first of its places, and ``CUDA_VISIBLE_DEVICES`` of all of them if they are several."""
+    """The place of a worker: the first of its places, and ``CUDA_VISIBLE_DEVICES`` of all of several."""
 
     places: Places
     first: int
