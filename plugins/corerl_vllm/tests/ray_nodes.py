@@ -1,6 +1,6 @@
 """Runs on a cluster of two nodes of one machine, with GPUs on paper: an engine's two ranks on one node, and on two.
 
-Prints as JSON the metrics of the runs, and what the last one said, one of whose followers was killed.
+Prints as JSON the log-probs of the runs, and what the second one said, whose follower was killed after two steps.
 """
 
 import io
@@ -13,16 +13,17 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import ray
 from ray.cluster_utils import Cluster
 
 from corerl.cli.main import run
-from corerl.telemetry.metrics_log import read_metrics
 
 FOLDER, PYTHON = Path(sys.argv[1]), sys.argv[2]
 
 
-def train(name: str, address: str, *overrides: str) -> tuple[list[dict], str]:
+def train(name: str, address: str, *overrides: str) -> tuple[list[list[list[float]]], str]:
+    """Log-probs of the rollouts of each step, as the engine gave them, and the output."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = run(
@@ -44,7 +45,8 @@ def train(name: str, address: str, *overrides: str) -> tuple[list[dict], str]:
         )
     assert code == 0, said.getvalue()
     [folder] = (FOLDER / "runs" / name).iterdir()
-    return list(read_metrics(folder / "metrics.jsonl")), said.getvalue()
+    steps = sorted((folder / "rollouts").glob("*.parquet"))
+    return [pq.read_table(step)["rollout_log_probs"].to_pylist() for step in steps], said.getvalue()
 
 
 def leaders() -> set[int]:
@@ -61,8 +63,8 @@ def leaders() -> set[int]:
 
 
 def kill_follower(name: str, before: set[int]) -> None:
-    """Kill the second process of the run's engine, which the first one has started, after a step."""
-    while not any(len(list(read_metrics(path))) > 1 for path in (FOLDER / "runs" / name).glob("*/metrics.jsonl")):
+    """Kill the second process of the run's engine, which the first one has started, after two steps."""
+    while not any((FOLDER / "runs" / name).glob("*/rollouts/step_000002.parquet")):
         time.sleep(0.1)
     os.kill(
         max(leaders() - before, key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().split()[21])), signal.SIGKILL
@@ -73,16 +75,14 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 2})
     cluster.add_node(num_cpus=4, num_gpus=2)
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-    seen = {}
-    seen["one"], _ = train("one", cluster.address, "rollout.n_gpus_per_node=2")
+    one, _ = train("one", cluster.address, "rollout.n_gpus_per_node=2")
+    threading.Thread(target=kill_follower, args=("two", leaders()), daemon=True).start()
     over = ("rollout.nnodes=2", "rollout.n_gpus_per_node=1")
-    seen["two"], _ = train("two", cluster.address, *over)
-    threading.Thread(target=kill_follower, args=("killed", leaders()), daemon=True).start()
-    seen["killed"], seen["said"] = train("killed", cluster.address, *over, "trainer.total_training_steps=20")
-    seen["left"] = sorted(leaders())
+    two, said = train("two", cluster.address, *over, "trainer.total_training_steps=8")
+    left = sorted(leaders())
     ray.shutdown()
     cluster.shutdown()
-    print(json.dumps(seen))
+    print(json.dumps({"one": one, "two": two, "said": said, "left": left}))
 
 
 if __name__ == "__main__":

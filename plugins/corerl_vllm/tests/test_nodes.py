@@ -1,9 +1,14 @@
 """An engine whose two ranks are on two nodes of one machine, each in a process of its own."""
 
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +85,23 @@ def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with
         [before], [now] = seen[version - 2], generate(one)
         assert before.token_ids == now.token_ids and before.log_probs == now.log_probs
     one.close()
+
+
+@pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts a cluster and three engines: set CORERL_CHAOS=1")
+def test_training_under_ray_is_the_same_with_the_engine_over_two_nodes_which_starts_again_after_a_followers_death(
+    material: Path, engine_python: str
+) -> None:
+    variables = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / "ray_nodes.py", material, engine_python],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=os.environ | variables,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["one"] == seen["two"][:2] and len(seen["two"]) == 8
+    lost = r"has lost its part on node 127\.0\.0\.1: process \d+ ended with SIGKILL"
+    assert re.search(lost, seen["said"]), seen["said"]
+    assert seen["left"] == []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
+from corerl.errors import ConfigError
 from corerl_check import Finding, Machine, finding
 
 SECONDS = 2.0
@@ -91,13 +92,18 @@ class RayOptions:
         """Whether all workers are on this machine; in a running cluster they may be on any machine."""
         return self.address is None
 
+    def check(self, key: str, config: TrainConfig) -> None:
+        """
+        Raises:
+            ConfigError: the transport does not reach engines over several machines.
+        """
+        gpus = config.rollout.n_gpus_per_node or config.runtime.n_gpus_per_node
+        if self.weights_transport in IN_PIECES and 0 < gpus < config.rollout.tensor_model_parallel_size:
+            raise ConfigError("runtime.options.weights_transport", f"{self.weights_transport} {ONE_MACHINE}")
+
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`: whether the cluster answers; for a cluster started here, whether it has enough GPUs."""
         asked = config.runtime.n_gpus_per_node
-        gpus = config.rollout.n_gpus_per_node or asked
-        if self.weights_transport in IN_PIECES and 0 < gpus < config.rollout.tensor_model_parallel_size:
-            sentence = f"{self.weights_transport} {ONE_MACHINE}"
-            yield finding("error", "runtime.options.weights_transport", sentence)
         if self.address is None:
             apart = sum(self.ranks[role] for role in self.apart) if asked else 0
             whole = asked + config.rollout.n_gpus_per_node + apart

@@ -169,10 +169,13 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
             "enable_sleep_mode": True,
             "worker_cls": "corerl_vllm_engine.gpu_worker.GpuWorker",
         }
-        variables = os.environ | options.variables()
-        if rollout.tensor_model_parallel_size > 1 and any(variables.get(n) == v for n, v in WITHOUT_MULTICAST.items()):
+        variables, are_several = os.environ | options.variables(), rollout.tensor_model_parallel_size > 1
+        without = any(variables.get(name) == value for name, value in WITHOUT_MULTICAST.items()) or nodes.here.others
+        if are_several and without:
             # a sum over GPUs compiled into one kernel with a norm hangs without multicast (vLLM issue 48071)
             arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
+        if nodes.here.others:
+            arguments["disable_custom_all_reduce"] = True  # for GPUs that all processes of the engine see
     return arguments | options.engine_args
 
 
