@@ -46,6 +46,11 @@ class RayOptions:
     apart: list[str] = option(
         help="models of ranks in places of their own; the others use the first of the workers' places", factory=list
     )
+    pools: dict[str, int] = option(
+        help="named pools for parts with processes of their own: so many GPUs of one machine, such as judge: 2 for "
+        "reward.manager.pool=judge",
+        factory=dict,
+    )
     rollout_samples: int = option(
         1024, "samples that a rollout worker has at a time if several share the requests", ge=1
     )
@@ -76,6 +81,9 @@ class RayOptions:
                 raise ValueError(f"ranks must not name {role}: {WITHOUT[role]}")
             if ranks < 1:
                 raise ValueError(f"ranks.{role} is {ranks}, and must be at least 1")
+        for name, gpus in self.pools.items():
+            if gpus < 1:
+                raise ValueError(f"pools.{name} is {gpus}, and must be at least 1")
         if unknown := [role for role in self.apart if role not in self.ranks]:
             raise ValueError(f"apart names {unknown[0]}, whose number of ranks is missing: set ranks.{unknown[0]}")
 
@@ -106,7 +114,7 @@ class RayOptions:
         asked = config.runtime.n_gpus_per_node
         if self.address is None:
             apart = sum(self.ranks[role] for role in self.apart) if asked else 0
-            whole = asked + config.rollout.n_gpus_per_node + apart
+            whole = asked + config.rollout.n_gpus_per_node + apart + sum(self.pools.values())
             if config.runtime.nnodes > 1:
                 sentence = f"a cluster started here has one machine, not {config.runtime.nnodes}"
                 yield finding(

@@ -117,12 +117,16 @@ class Pools:
         if not gpus and any(self._free[node]["GPU"] for node in shared):
             say("runtime.n_gpus_per_node is 0: the workers use no GPU although the cluster has GPUs")
         self._shared = self._take(shared, gpus, "runtime.n_gpus_per_node" if gpus else "runtime.options.workers")
-        if rollout:
-            try:
+        self.named: dict[str, Places] = {}
+        """those of ``runtime.options.pools``"""
+        try:
+            if rollout:
                 self._own["rollout"] = self._take(rollout, 0, "runtime.options.rollout_workers")
-            except DeadlineError:
-                self.close()
-                raise
+            for name, own in options.pools.items():
+                self.named[name] = self._take_named(name, own)
+        except (ConfigError, DeadlineError):
+            self.close()
+            raise
 
     def reserve(self, roles: Collection[Role]) -> None:
         """Reserve the places of roles with a separate pool, and check that all roles fit into their pools."""
@@ -168,7 +172,7 @@ class Pools:
         return found
 
     def close(self) -> None:
-        for places in (self._shared, *self._own.values(), *self._spare):
+        for places in (self._shared, *self._own.values(), *self.named.values(), *self._spare):
             remove_placement_group(places.group)
 
     def _choose_shared(self) -> list[str]:
@@ -210,6 +214,13 @@ class Pools:
             f"{nodes} x {gpus} GPUs of the {role.name} role's own (nnodes x n_gpus_per_node, with a CPU for each) and "
             f"the shared pool's {self._config.nnodes} x {self._config.n_gpus_per_node} make {nodes * gpus + shared}",
         )
+
+    def _take_named(self, name: str, gpus: int) -> Places:
+        key = f"runtime.options.pools.{name}"
+        chosen = self._choose((1, gpus, gpus)) or self._too_few(
+            key, f"{gpus} GPUs and CPUs of one machine, beside the {len(self._shared)} workers"
+        )
+        return self._take(chosen, gpus, key)
 
     def _take_apart(self, role: str, ranks: int) -> Places:
         """Places of a model's own, equally many on each of the fewest machines."""

@@ -20,7 +20,7 @@ from corerl.contracts.runtimes import Role
 from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError, WorkerDiedError
 from corerl.models import cpu_threads
 from corerl.terminal import say
-from corerl_ray import tensors
+from corerl_ray import placed, tensors
 from corerl_ray.calls import POLL, Call, Member, Wait, Waiter, exit_cause
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.environment import carried, of_rank, secrets
@@ -63,6 +63,7 @@ class RayRuntime:
         try:
             tensors.register()
             self.pools = Pools(config, options)
+            placed.offer(self.pools.named)
         except BaseException:
             self.cluster.close()
             raise
@@ -190,6 +191,7 @@ class RayRuntime:
         for pending in closing:
             with contextlib.suppress(CoreRLError):  # all are killed below, and the run's own error is more useful
                 pending.result()
+        placed.offer({})
         self._kill()
         for group in self.groups:  # which may be starting a worker that nobody else knows of
             if group.reviving.acquire(timeout=CLOSING_AFTER_FAILURE):
