@@ -38,6 +38,12 @@ from corerl_testing.published_shapes import SHAPES, published_config
 
 NODES = 2
 
+SCORER = """
+def score(response, ground_truth, data_source, extra_info):
+    return len(response) % 2
+"""
+"""a reward that varies, so that weights change: a random model solves nothing"""
+
 LIMIT = {"cpu": 1e-4, "cuda": 0.3}
 """of log-probs' mean absolute difference: float32; bfloat16 of two dozen layers"""
 
@@ -50,7 +56,9 @@ def material(folder: Path, shape: str, *, small: bool) -> Path:
     assert run(["tiny-model", "--out", str(folder / "model"), "--vocab-size", "300", "--kv-heads", "2", *corpus]) == 0
     if not small:
         published_config(shape).save_pretrained(folder / "model")
+    (folder / "score.py").write_text(SCORER)
     named = {
+        "reward": {"scorer": f"{folder}/score.py:score"},
         "model": {"path": f"{folder}/model", "load_format": "dummy"},
         "data": {"train_files": [f"{folder}/data/train.parquet"]},
         "trainer": {"output_dir": f"{folder}/runs"},

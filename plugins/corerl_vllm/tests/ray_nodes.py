@@ -39,6 +39,7 @@ def train(name: str, address: str, *overrides: str) -> tuple[list[list[list[floa
                 "rollout.options.environment={VLLM_CPU_OMP_THREADS_BIND: nobind, OMP_NUM_THREADS: '1'}",
                 "rollout.tensor_model_parallel_size=2",
                 "rollout.verify_weights_freq=1",
+                f"reward.scorer={FOLDER}/score.py:score",
                 "algorithm.rollout_correction.max_log_prob_diff=1e-4",
                 *overrides,
             ]
@@ -72,6 +73,8 @@ def kill_follower(name: str, before: set[int]) -> None:
 
 
 def main() -> None:
+    # a reward that varies, so that weights change
+    (FOLDER / "score.py").write_text("def score(response, truth, source, extra):\n    return len(response) % 2\n")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 2})
     cluster.add_node(num_cpus=4, num_gpus=2)
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
