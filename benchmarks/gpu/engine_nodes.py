@@ -17,6 +17,7 @@ On the CPU, nodes have GPUs on paper.
 
 import argparse
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -74,7 +75,7 @@ def cluster_of_nodes(device: str) -> Any:
     for node in range(NODES):
         if device == "cuda":
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[node]
-        resources = {"num_cpus": 8, "num_gpus": 1}
+        resources: dict[str, Any] = {"num_cpus": 8, "num_gpus": 1}
         if cluster is None:
             cluster = Cluster(initialize_head=True, head_node_args=resources)
         else:
@@ -131,7 +132,7 @@ def main() -> int:
         folder = Path(name)
         config = material(folder, asked.shape, small=asked.device == "cpu")
         cluster = cluster_of_nodes(asked.device)
-        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         starting = time.monotonic()
         code = run(["train", str(config), *keys(asked, cluster.address)])
         whole = time.monotonic() - starting

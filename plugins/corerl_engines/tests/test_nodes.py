@@ -1,6 +1,8 @@
 """An engine over several nodes, with programs in the places of its processes."""
 
 import json
+import os
+import signal
 import socket
 import sys
 import textwrap
@@ -79,6 +81,8 @@ def kind(tmp_path: Path) -> EngineKind:
 def started(kind: EngineKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """``started(fails=…)``: the engine's process and its other node."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
     made: list[EngineProcess] = []
 
     def start(*, fails: bool = False, node: Any = None) -> tuple[EngineProcess, Other]:
@@ -126,6 +130,23 @@ def test_the_end_of_a_follower_ends_the_engine_with_its_reason_and_log(started: 
         f"the Made-up engine (process {process.pid}) has lost its part on node {HERE}: ValueError: no device left; "
         f"process {other.parts[0].pid} ended with exit code 1; the last error in its log: ValueError: no device left"
     )
+
+
+def test_an_engine_that_is_killed_ends_its_follower_and_a_named_interface_is_kept(
+    started: Any, kind: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = started()
+    process.wait_for("ready", SECONDS, "the start")
+    end = time.monotonic() + SECONDS
+    while not other.parts and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    assert end_of(process).startswith(f"the Made-up engine (process {process.pid}) ended with SIGKILL")
+    while members(other.parts[0].pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not members(other.parts[0].pid)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert nodes.variables(kind, HERE) == {"MADE_UP_HOST": HERE, "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def test_a_node_that_cannot_start_a_follower_is_named(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:

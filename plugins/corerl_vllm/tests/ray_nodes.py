@@ -21,6 +21,9 @@ from corerl.cli.main import run
 
 FOLDER, PYTHON = Path(sys.argv[1]), sys.argv[2]
 
+MARK = "CORERL_TEST_OF_NODES"
+"""variable of all processes of these runs"""
+
 
 def train(name: str, address: str, *overrides: str) -> tuple[list[list[list[float]]], str]:
     """Log-probs of the rollouts of each step, as the engine gave them, and the output."""
@@ -52,14 +55,16 @@ def train(name: str, address: str, *overrides: str) -> tuple[list[list[list[floa
 
 def leaders() -> set[int]:
     """Processes of engines: of each node one leads a group."""
-    found = set()
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
+    found, mark = set(), f"{MARK}={os.getpid()}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            words, pid = command.read_bytes().split(b"\0"), int(command.parent.name)
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            is_own = mark in (process / "environ").read_bytes().split(b"\0")
+            is_leader = os.getpgid(int(process.name)) == int(process.name)
         except OSError:
             continue
-        if b"corerl_engine" in words and words[0] == PYTHON.encode() and os.getpgid(pid) == pid:
-            found.add(pid)
+        if b"corerl_engine" in words and is_own and is_leader:
+            found.add(int(process.name))
     return found
 
 
@@ -73,6 +78,7 @@ def kill_follower(name: str, before: set[int]) -> None:
 
 
 def main() -> None:
+    os.environ[MARK] = str(os.getpid())
     # a reward that varies, so that weights change
     (FOLDER / "score.py").write_text("def score(response, truth, source, extra):\n    return len(response) % 2\n")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 2})

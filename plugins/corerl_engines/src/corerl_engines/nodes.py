@@ -7,6 +7,7 @@ first follower that does.
 
 import fcntl
 import hmac
+import os
 import secrets
 import signal
 import socket
@@ -111,14 +112,17 @@ def check_nodes(kind: EngineKind, gpus: int) -> None:
 
 
 def variables(kind: EngineKind, address: str) -> dict[str, str]:
-    """Variables of an engine's process on the node of this address, for its connections to other nodes."""
+    """Variables of an engine's process on the node of this address, for its connections to other nodes.
+
+    An interface that this process's environment names is kept.
+    """
     interface = _interface(address)
-    found = {kind.host_variable: address}
+    found = {}
     if interface is not None:
         found["GLOO_SOCKET_IFNAME"] = interface  # or gloo takes the address of the host's name, often a loopback one
         if address.startswith("127."):
             found["NCCL_SOCKET_IFNAME"] = interface
-    return found
+    return {kind.host_variable: address} | {name: each for name, each in found.items() if name not in os.environ}
 
 
 def _interface(address: str) -> str | None:
@@ -186,6 +190,7 @@ class Follower:
     Attributes:
         rank: of its node, from 1.
         end: its name, and the reason why it has ended; empty until then.
+        is_gone: it has ended, and the reason is asked for.
     """
 
     node: Node
@@ -194,6 +199,7 @@ class Follower:
     python: str | None
     environment: Mapping[str, str]
     end: str = ""
+    is_gone: bool = False
     _closed: threading.Event = field(default_factory=threading.Event)
     _connection: socket.socket | None = None
 
@@ -215,6 +221,7 @@ class Follower:
             why = str(error)
         if self._closed.is_set():
             return
+        self.is_gone = True
         how = self.node.how_ended() if self._connection is not None else ""
         self.end = f"its part on node {self.node.address}: " + "; ".join(filter(None, [why, how]))
         lost(self)

@@ -32,8 +32,11 @@ LEADERS_OWN = ("abort", "cancel", "health")
 
 Answer = tuple[dict[str, Any], bytes]
 
-FOLLOWERS_NEWS = 2.0
+FOLLOWERS_NEWS = 0.5
 """seconds after the end of a process, in which the end of a follower that caused it becomes known"""
+
+FOLLOWERS_REASON = 30.0
+"""seconds for the reason of this end, from another node"""
 
 _DEFAULT = Patience()
 
@@ -289,8 +292,11 @@ class EngineProcess:
         self._end_group()
         if self._end:  # closed, or the engine sent its own reason
             return
-        end = time.monotonic() + FOLLOWERS_NEWS
-        while self.followers and not self._end and time.monotonic() < end:
+        ended = time.monotonic()
+        while self.followers and not self._end:
+            limit = FOLLOWERS_REASON if any(each.is_gone for each in self.followers) else FOLLOWERS_NEWS
+            if time.monotonic() > ended + limit:
+                break
             time.sleep(0.05)
         self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
 

@@ -32,6 +32,9 @@ class VllmOptions(EngineOptions):
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of a strategy with the same option (set by trainer.bitwise)"
     )
+    pipeline_parallel_size: int = option(
+        1, "stages of layers among the GPUs of an engine (rollout.tensor_model_parallel_size), which it divides", ge=1
+    )
     sleep_level: Literal[1, 2] = option(2, "on cuda, weights during sleep: 1: kept in main memory, 2: dropped")
 
     @property
@@ -100,6 +103,16 @@ class VllmOptions(EngineOptions):
             faster = "two took 0.54 to 0.66 of the time of one on H200s (docs/performance.md)"
             return (Finding("note", KEY, f"auto would choose {engines}, because {choice.reason}; {faster}"),)
         return ()
+
+    def tensor_ranks(self, gpus: int) -> int:
+        """GPUs of a stage, which share each layer."""
+        if gpus % self.pipeline_parallel_size:
+            raise ConfigError(
+                "rollout.options.pipeline_parallel_size",
+                f"is {self.pipeline_parallel_size}, and an engine has rollout.tensor_model_parallel_size={gpus} GPUs: "
+                "take a divisor",
+            )
+        return gpus // self.pipeline_parallel_size
 
     def check_nodes(self, nodes: int) -> None:
         """For :class:`corerl_check.SpansNodes`: replicas would share the GPUs of all nodes."""
