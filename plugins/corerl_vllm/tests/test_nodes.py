@@ -87,29 +87,6 @@ def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with
     one.close()
 
 
-@one_more_engine
-@pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_stages_of_layers_are_on_different_nodes(
-    start: Callable[..., VllmBackend], engine_python: str, other: Other
-) -> None:
-    environment = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    given: dict[str, Any] = {
-        "python": engine_python,
-        "load_format": "dummy",
-        "rollout": TWO,
-        "environment": environment,
-    }
-    backend = start(**given, pipeline_parallel_size=2)
-    for version in (2, 3):
-        backend.update_weights(iter(weights().items()), version, verify=True)
-        backend.wake()
-        assert_generates_from_its_weights(backend, version)
-        backend.sleep()
-        backend.wake(kv_cache=False)
-    backend.close()
-    assert gone_within(other.parts[-1].pid, 10)
-
-
 @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts a cluster and three engines: set CORERL_CHAOS=1")
 def test_training_under_ray_is_the_same_with_the_engine_over_two_nodes_which_starts_again_after_a_followers_death(
     material: Path, engine_python: str

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from corerl.cli.main import run
-from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl_engines import nodes
@@ -114,16 +114,12 @@ def test_an_engine_over_several_nodes_has_no_sum_for_gpus_of_one_and_its_network
     assert arguments["disable_custom_all_reduce"]
     assert arguments["compilation_config"] == {"pass_config": {"fuse_allreduce_rms": False}}
     assert "VLLM_HOST_IP" not in engine_environment(model, VllmOptions(), "cuda")
+    with pytest.raises(
+        ConfigError, match=r"args\.pipeline_parallel_size: is 2: remove it for an engine over 2 machines"
+    ):
+        VllmOptions(engine_args={"pipeline_parallel_size": 2}).check_nodes(2)
     with pytest.raises(ConfigError, match=r"replicas: is 2: set it to 1 for an engine over 2 machines"):
         VllmBackend(model, two, device="cuda", options=VllmOptions(replicas=2))
-
-
-def test_stages_divide_the_gpus_of_an_engine():
-    four = RolloutConfig(tensor_model_parallel_size=4)
-    given = engine_arguments(ModelConfig(path="none"), four, VllmOptions(pipeline_parallel_size=2), "cpu")
-    assert (given["tensor_parallel_size"], given["pipeline_parallel_size"]) == (2, 2)
-    with pytest.raises(ConfigError, match=r"pipeline_parallel_size: is 3, and an engine has .*=4 GPUs: take a divisor"):
-        VllmOptions(pipeline_parallel_size=3).check("rollout", TrainConfig(ModelConfig(path="none"), rollout=four))
 
 
 def test_install_refuses_a_folder_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -116,10 +116,6 @@ class PlacesModels(Protocol):
 class SpansNodes(Protocol):
     """Options of a rollout backend whose engine may have the GPUs of several machines, as many on each."""
 
-    def tensor_ranks(self, gpus: int) -> int:
-        """Of the GPUs of an engine, those that share each layer."""
-        ...
-
     def check_nodes(self, nodes: int) -> None:
         """
         Raises:

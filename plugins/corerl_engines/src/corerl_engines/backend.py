@@ -75,7 +75,7 @@ class EngineBackend:
         self._model, self._adapters = model, rollout.adapters if takes(model, rollout) else 0
         if (gpus := rollout.tensor_model_parallel_size) > 1:
             nodes.check_nodes(kind, gpus)
-            check_parallel(self._expected.config, gpus, device, len(nodes.here), options.tensor_ranks(gpus))
+            check_parallel(self._expected.config, gpus, device, len(nodes.here))
         loaded = "dummy" not in (model.load_format, options.load_format)
         self._shared: list[SharedBucket] = []
         self._process = EngineProcess(

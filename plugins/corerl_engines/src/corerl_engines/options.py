@@ -58,14 +58,6 @@ class EngineOptions:
         """For :class:`corerl_engines.process.EngineProcess`."""
         return Patience(self.probe_interval, self.probe_timeout, self.timeout)
 
-    def tensor_ranks(self, gpus: int) -> int:
-        """Of the GPUs of an engine, those that share each layer.
-
-        Raises:
-            ConfigError: the number does not divide.
-        """
-        return gpus
-
     def check(self, key: str, config: TrainConfig) -> None:
         """
         Raises:
@@ -73,7 +65,6 @@ class EngineOptions:
                 weights on the CPU or in float32.
         """
         check_record(config.rollout)
-        self.tensor_ranks(config.rollout.tensor_model_parallel_size)
         if self.quantization != "none":
             from corerl_engines.quantization import check_quantization
 

@@ -12,13 +12,12 @@ VOCABULARY_PADDING = 64
 """the engines pad the vocabulary to a multiple of this"""
 
 
-def check_parallel(config: Any, size: int, device: str, nodes: int = 1, of_layer: int | None = None) -> None:
+def check_parallel(config: Any, size: int, device: str, nodes: int = 1) -> None:
     """
     Args:
         config: transformers' config of the model.
         size: GPUs that hold one copy of it.
         nodes: equally many of them are on each.
-        of_layer: so many of them share each layer; None: all.
 
     Raises:
         ConfigError: ``size`` does not divide the heads, the layers' widths or the vocabulary, or there are too few
@@ -40,10 +39,9 @@ def check_parallel(config: Any, size: int, device: str, nodes: int = 1, of_layer
         for each in range(1, heads + 1)
         if all(width % each == 0 for width in widths.values()) and (kv_heads % each == 0 or each % kv_heads == 0)
     ]
-    share = of_layer or size
-    if share not in fitting:
-        wrong = next((what for what, width in widths.items() if width % share), f"{kv_heads} key-value heads")
+    if size not in fitting:
+        wrong = next((what for what, width in widths.items() if width % size), f"{kv_heads} key-value heads")
         sizes = ", ".join(map(str, fitting))
-        raise ConfigError(KEY, f"the model has {wrong}, which {share} GPUs cannot share evenly: {sizes} can")
+        raise ConfigError(KEY, f"the model has {wrong}, which {size} GPUs cannot share evenly: {sizes} can")
     if device == "cuda" and size // nodes > torch.cuda.device_count():
         raise ConfigError(KEY, f"{size // nodes} GPUs are asked for and {torch.cuda.device_count()} are here")

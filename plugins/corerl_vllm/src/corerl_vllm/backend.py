@@ -1,7 +1,7 @@
 """Rollout backend ``vllm``: the side in the trainer's process. It imports no vLLM."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 
 import corerl_vllm_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
-from corerl.contracts.pieces import Box
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
 from corerl_engines import nodes
@@ -119,12 +118,7 @@ class VllmBackend(EngineBackend):
             "reads_images": reads_images(model),
         }
         environment = engine_environment(model, options, device)
-        self._stages = options.pipeline_parallel_size
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
-
-    def needs(self, weights: Sequence[tuple[str, Sequence[int], str]]) -> list[dict[str, list[Box]]] | None:
-        """As :meth:`corerl_engines.backend.EngineBackend.needs`; stages of layers take whole weights."""
-        return super().needs(weights) if self._stages == 1 else None
 
 
 def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOptions, device: str) -> dict[str, Any]:
@@ -145,8 +139,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "worker_extension_cls": "corerl_vllm_engine.worker.Worker",
         "scheduler_cls": "corerl_vllm_engine.scheduler.make",
         "logprobs_mode": "processed_logprobs",
-        "tensor_parallel_size": options.tensor_ranks(rollout.tensor_model_parallel_size),
-        "pipeline_parallel_size": options.pipeline_parallel_size,
+        "tensor_parallel_size": rollout.tensor_model_parallel_size,
         "enforce_eager": device == "cpu" if options.enforce_eager is None else options.enforce_eager,
         "max_model_len": options.max_model_len or FITTING,
         "enable_prefix_caching": True,

@@ -32,9 +32,6 @@ class VllmOptions(EngineOptions):
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of a strategy with the same option (set by trainer.bitwise)"
     )
-    pipeline_parallel_size: int = option(
-        1, "stages of layers among the GPUs of an engine (rollout.tensor_model_parallel_size), which it divides", ge=1
-    )
     sleep_level: Literal[1, 2] = option(2, "on cuda, weights during sleep: 1: kept in main memory, 2: dropped")
 
     @property
@@ -104,20 +101,17 @@ class VllmOptions(EngineOptions):
             return (Finding("note", KEY, f"auto would choose {engines}, because {choice.reason}; {faster}"),)
         return ()
 
-    def tensor_ranks(self, gpus: int) -> int:
-        """GPUs of a stage, which share each layer."""
-        if gpus % self.pipeline_parallel_size:
-            raise ConfigError(
-                "rollout.options.pipeline_parallel_size",
-                f"is {self.pipeline_parallel_size}, and an engine has rollout.tensor_model_parallel_size={gpus} GPUs: "
-                "take a divisor",
-            )
-        return gpus // self.pipeline_parallel_size
-
     def check_nodes(self, nodes: int) -> None:
-        """For :class:`corerl_check.SpansNodes`: replicas would share the GPUs of all nodes."""
+        """For :class:`corerl_check.SpansNodes`: replicas would share the GPUs of all nodes; all ranks sum each layer."""
         if self.replicas != 1:
             raise ConfigError(KEY, f"is {self.replicas}: set it to 1 for an engine over {nodes} machines")
+        for name in ("pipeline_parallel_size", "data_parallel_size"):
+            if self.engine_args.get(name, 1) != 1:
+                raise ConfigError(
+                    f"rollout.options.engine_args.{name}",
+                    f"is {self.engine_args[name]}: remove it for an engine over {nodes} machines, whose GPUs are all "
+                    "tensor parallel",
+                )
 
     def check(self, key: str, config: TrainConfig) -> None:
         """See :meth:`corerl_engines.options.EngineOptions.check`; quantised weights beneath adapters raise, too."""

@@ -14,19 +14,7 @@ from corerl.errors import RequestError
 from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
-from corerl_check import (
-    GIB,
-    Finding,
-    Machine,
-    ModelSize,
-    SpansNodes,
-    detect,
-    finding,
-    from_error,
-    installed,
-    longest,
-    model_size,
-)
+from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl_tools.check import adapters, configuration, experts, memory, precision
 
 
@@ -98,7 +86,7 @@ def check(
     report.findings += _order(config)
     report.findings += _overrides(config)
     if looked.parts is not None and sizes:
-        report.findings += _shapes(config, looked.parts, sizes["actor"])
+        report.findings += _shapes(config, sizes["actor"])
         report.findings += adapters.look(config, looked.parts, sizes["actor"])
         report.findings += experts.look(config, looked.parts, sizes["actor"])
         report.estimate = memory.estimate(
@@ -246,11 +234,9 @@ def _sizes(
     return sizes
 
 
-def _shapes(config: TrainConfig, parts: Parts | None, size: ModelSize) -> Iterator[Finding]:
+def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
     """Findings about the heads, widths and positions of the model."""
     asked, split = longest(config), config.rollout.tensor_model_parallel_size
-    if parts is not None and isinstance(options := parts.rollout_backend.options, SpansNodes):
-        split = options.tensor_ranks(split)
     if size.positions and asked > size.positions:
         yield finding(
             "warning",
