@@ -114,9 +114,7 @@ def test_an_engine_over_several_nodes_has_no_sum_for_gpus_of_one_and_its_network
     assert arguments["disable_custom_all_reduce"]
     assert arguments["compilation_config"] == {"pass_config": {"fuse_allreduce_rms": False}}
     assert "VLLM_HOST_IP" not in engine_environment(model, VllmOptions(), "cuda")
-    with pytest.raises(
-        ConfigError, match=r"args\.pipeline_parallel_size: is 2: remove it for an engine over 2 machines"
-    ):
+    with pytest.raises(ConfigError, match=r"pipeline_parallel_size: is 2: remove it for an engine over 2 machines"):
         VllmOptions(engine_args={"pipeline_parallel_size": 2}).check_nodes(2)
     with pytest.raises(ConfigError, match=r"replicas: is 2: set it to 1 for an engine over 2 machines"):
         VllmBackend(model, two, device="cuda", options=VllmOptions(replicas=2))

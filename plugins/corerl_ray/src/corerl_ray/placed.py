@@ -61,6 +61,7 @@ class Placed:
     """
 
     def __init__(self, places: Places, seconds: float, make: Callable[..., Any], *args: Any) -> None:
+        _needs_cluster()
         own = secrets() | {"CUDA_VISIBLE_DEVICES": ",".join(places.devices(seconds))}
         actor: Any = ray.remote(_Host)
         self._host = actor.options(
@@ -86,11 +87,13 @@ class Placed:
             DeadlineError: no result within ``seconds``.
             RunError: the process has ended, or its machine is lost.
         """
+        _needs_cluster()
         return self._value(self._host.call.remote(method, args), seconds, method)
 
     def end(self) -> None:
         """End the process, and with it those that it has started."""
-        ray.kill(self._host, no_restart=True)
+        if ray.is_initialized():
+            ray.kill(self._host, no_restart=True)
 
     def _value(self, reference: "ray.ObjectRef[Any]", seconds: float, what: str) -> Any:
         try:
@@ -102,6 +105,16 @@ class Placed:
         if isinstance(value, Failure):
             raise value.error("it")
         return value
+
+
+def _needs_cluster() -> None:
+    """Without a cluster, a call would start one.
+
+    Raises:
+        RunError: this process has left its cluster.
+    """
+    if not ray.is_initialized():
+        raise RunError("the runtime has ended")
 
 
 class _Host:

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
-from corerl.errors import ConfigError, DeadlineError, LostError
+from corerl.errors import ConfigError, CoreRLError, DeadlineError, LostError
 from corerl.terminal import say
 from corerl_ray.options import RayOptions
 
@@ -124,7 +124,7 @@ class Pools:
                 self._own["rollout"] = self._take(rollout, 0, "runtime.options.rollout_workers")
             for name, own in options.pools.items():
                 self.named[name] = self._take_named(name, own)
-        except (ConfigError, DeadlineError):
+        except CoreRLError:
             self.close()
             raise
 

@@ -58,10 +58,12 @@ class JudgeRewardManager:
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
-        return self._calls.submit(requests).result()
+        return self.submit(requests).result()
 
     def submit(self, requests: Sequence[RewardRequest]) -> Future:
-        """As :meth:`score`, without waiting."""
+        """As :meth:`score`, without waiting, once an engine has started."""
+        if self._server is not None:
+            self._server.started()
         return self._calls.submit(requests)
 
     def close(self) -> None:

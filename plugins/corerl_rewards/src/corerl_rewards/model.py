@@ -44,6 +44,8 @@ class ModelRewardManager:
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
+        if self._server is not None:
+            self._server.started()
         results: dict[int, RewardResult] = {}
         rows: list[tuple[int, list[int]]] = []
         for row, request in enumerate(requests):

@@ -67,7 +67,8 @@ class PlacedServer:
         self._done.set()
 
     def started(self) -> None:
-        """
+        """Wait until it answers.
+
         Raises:
             RunError: it did not start.
         """
@@ -87,7 +88,6 @@ class PlacedServer:
     def post(self, path: str, options: HttpOptions, body: Mapping[str, Any], seconds: float) -> Any:
         """See :meth:`corerl_rewards.post.Poster.post`."""
         try:
-            self.started()
             kind, value = self._placed.call("post", path, options, dict(body), seconds, seconds=seconds + MARGIN)
         except CoreRLError as error:
             raise ServerError(f"the reward model's {self._options.engine}: {error}") from None

@@ -90,6 +90,9 @@ class EngineServer:
                 )
             time.sleep(0.3)
 
+    def started(self) -> None:
+        """Nothing: it answers since it was made."""
+
     def poster(self, path: str, options: HttpOptions) -> Poster:
         """Posts to a path of the server."""
         return Poster(self.url + path, options)

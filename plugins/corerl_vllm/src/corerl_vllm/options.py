@@ -102,7 +102,7 @@ class VllmOptions(EngineOptions):
         return ()
 
     def check_nodes(self, nodes: int) -> None:
-        """For :class:`corerl_check.SpansNodes`: replicas would share the GPUs of all nodes; all ranks sum each layer."""
+        """For :class:`corerl_check.SpansNodes`: replicas would share all GPUs; all ranks sum each layer."""
         if self.replicas != 1:
             raise ConfigError(KEY, f"is {self.replicas}: set it to 1 for an engine over {nodes} machines")
         for name in ("pipeline_parallel_size", "data_parallel_size"):
