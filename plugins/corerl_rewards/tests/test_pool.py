@@ -36,7 +36,7 @@ def test_a_pool_is_one_of_the_runtimes() -> None:
         ModelOptions(path="m", pool="judge")
 
 
-def test_a_server_without_a_runtime_or_whose_pool_goes_does_not_start() -> None:
+def test_a_server_without_a_runtime_or_whose_pool_goes_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     from corerl_ray import placed as pools
     from corerl_rewards import placed
 
@@ -46,6 +46,7 @@ def test_a_server_without_a_runtime_or_whose_pool_goes_does_not_start() -> None:
         placed.wait()
     server.close()
     placed.wait()
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     with pytest.raises(RunError, match="the runtime has ended"):
         pools._needs_cluster()
     over = threading.Event()
