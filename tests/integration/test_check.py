@@ -207,6 +207,20 @@ def test_a_tensor_parallel_engine_must_divide_heads_and_gpus(check):
     assert keys(report, "error") == ["rollout.tensor_model_parallel_size"] * 2
 
 
+def test_an_engine_has_the_gpus_of_one_machine_or_all_gpus_of_several(check):
+    pool = ("rollout.name=vllm", "rollout.nnodes=2", "rollout.n_gpus_per_node=1", "--gpus", "2")
+    pool += ("actor.strategy=fsdp", "runtime={name: ray, n_gpus_per_node: 1, options: {address: auto}}")
+    _, report = check(*pool, "rollout.tensor_model_parallel_size=2")
+    assert keys(report, "error") == []
+    _, report = check(*pool, "rollout.tensor_model_parallel_size=2", "rollout.options.replicas=2")
+    assert keys(report, "error") == ["rollout.options.replicas"]
+    _, report = check(*pool, "rollout.tensor_model_parallel_size=2", "runtime.options.weights_transport=exchange")
+    assert keys(report, "error") == ["runtime.options.weights_transport"]
+    _, report = check(*pool, "rollout.tensor_model_parallel_size=2", "rollout.nnodes=3")
+    [error] = [each["sentence"] for each in report["findings"] if each["severity"] == "error"]
+    assert error.endswith("a copy has GPUs of one machine, or all GPUs of several: 1, 3 would")
+
+
 def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "s3cret-of-mine")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")

@@ -37,14 +37,14 @@ def temporary(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("corerl_engines.process.LONGEST_TEMPORARY", 1000)
+    monkeypatch.setattr("corerl_engines.launched.LONGEST_TEMPORARY", 1000)
     return folder
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_of_an_engine_is_left_when_the_trainer_is_ended(acme, temporary, end):
     script = TRAINER.format(package=str(acme.kind.package), arguments=acme.arguments, logs=str(acme.logs))
-    script = script.replace("kind =", "import corerl_engines.process as p; p.LONGEST_TEMPORARY = 1000; kind =")
+    script = script.replace("kind =", "import corerl_engines.launched as p; p.LONGEST_TEMPORARY = 1000; kind =")
     trainer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
     with trainer.stdout:
         leader = int(trainer.stdout.readline())

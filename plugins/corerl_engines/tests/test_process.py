@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import pytest
 
 from corerl.errors import ConfigError, RunError
-from corerl_engines import process as module
+from corerl_engines import launched as module
 from corerl_engines.liveness import Patience
-from corerl_engines.process import LONGEST_TEMPORARY, EngineKind, EngineProcess
+from corerl_engines.process import EngineKind, EngineProcess
 from corerl_engines.remote import frames
 
 SECONDS = 120
@@ -99,7 +99,7 @@ def test_the_log_that_an_error_named_holds_all_that_was_written_before_the_end(s
 
 def test_sockets_of_an_engine_have_room_for_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as own, socket.socket(socket.AF_UNIX) as named:
-        longest = f"{own}/".ljust(LONGEST_TEMPORARY, "t")
+        longest = f"{own}/".ljust(module.LONGEST_TEMPORARY, "t")
         monkeypatch.setattr("tempfile.tempdir", longest)
         assert module._folder_for_temporary_files() is None
         folder = Path(longest, "corerl-sglang-12345678", "tmp")

@@ -223,14 +223,14 @@ class ApartWorld(World):
         ask = sharded.Asking(Waiter(), 0.0, "test")
         return exchange.make(ask, self.actors.members, self.readers.members, self.bucket_bytes, "127.0.0.1")
 
-    def send(self, version, verify=False, lost=()):
-        """``lost`` rollout workers get no call; the others leave."""
+    def send(self, version, verify=False, lost=(), how=None):
+        """``lost`` rollout workers get no call, and end; the others leave."""
         calls = [Call(each, each.host.apply.remote(exchange.send, verify)) for each in self.actors.members]
         readers = [each for each in self.readers.members if each.rank not in lost]
         calls += [Call(each, each.host.apply.remote(exchange.receive, version, verify)) for each in readers]
         for each in self.readers.members:
             if each.rank in lost:
-                each.host.apply.remote(end).result(60)
+                each.host.apply.remote(how or end).result(60)
         if lost:
             for each in readers:
                 each.host.apply.remote(exchange.leave).result(60)

@@ -56,8 +56,8 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_reported_with_
         f"and the shared pool's 2 x 1 make 6, and {cluster}"
     )
     assert seen["undivided"] == (
-        "ref.tensor_model_parallel_size: 2 GPUs for one copy of the model do not divide runtime.n_gpus_per_node=3: a "
-        "copy must be on one machine"
+        "ref.tensor_model_parallel_size: 2 GPUs for one copy of the model do not divide runtime.n_gpus_per_node=3, and "
+        "equal parts of the 1 machines do not have as many: a copy has GPUs of one machine, or all GPUs of several"
     )
     assert re.match("the (actor|ref|rollout) worker .* died: it cannot be reached", seen["lost"])
     assert seen["lost_seconds"] < 300

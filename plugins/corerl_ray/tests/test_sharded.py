@@ -1,5 +1,7 @@
 """Weights in pieces, from the ranks of an actor to the ranks of engines."""
 
+import time
+
 import pytest
 import torch
 from pieces_world import ApartWorld, Engine, World, expected, model
@@ -70,6 +72,15 @@ def test_a_lost_rollout_worker_breaks_the_group_and_the_others_go_on_in_another(
     world.plan()
     assert not any(world.send(3))
     assert_loaded(made[:1], tensors)
+
+
+def test_the_wait_for_a_rollout_worker_ends_when_the_others_leave_though_its_connections_stay_open(monkeypatch):
+    world = ApartWorld(monkeypatch, model(), 2, [Engine(1), Engine(1)], 300)
+    world.plan()
+    assert not any(world.send(1))
+    began = time.monotonic()
+    assert all(world.send(2, lost=(1,), how=lambda host: None))
+    assert time.monotonic() - began < 30  # the deadline of the hosts is 60 s
 
 
 def test_an_engine_apart_that_fails_does_not_hold_up_the_others(monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from corerl.cli.main import run
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl_testing.tiny_model import tiny_model
 from corerl_vllm.backend import VllmBackend
@@ -61,3 +62,29 @@ def start(device: str) -> Iterator[Callable[..., VllmBackend]]:
     yield start
     for backend in made:
         backend.close()
+
+
+CONFIG = """
+model: {{path: {folder}/model}}
+data: {{train_files: [{folder}/data/train.parquet], val_files: [{folder}/data/test.parquet], train_batch_size: 8,
+       max_prompt_length: 32, max_response_length: 8}}
+actor: {{device: cpu, ppo_mini_batch_size: 8, optim: {{lr: 1e-2}}}}
+rollout: {{n: 4}}
+trainer: {{total_training_steps: 2, test_freq: 1, output_dir: {folder}/runs, log_rollouts_freq: 1}}
+tracking: {{loggers: []}}
+"""
+
+
+@pytest.fixture(scope="session")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``data/``, ``model/`` and ``config.yaml``."""
+    for needed in ("corerl_hf", "corerl_fsdp", "corerl_grpo", "corerl_rewards"):
+        pytest.importorskip(needed)
+    folder = tmp_path_factory.mktemp("material")
+    sizes = ["--operations", "+", "--max-operand", "9", "--train-size", "40", "--test-size", "8", "--sft-size", "8"]
+    assert run(["prepare", "arithmetic", "--out", str(folder / "data"), *sizes]) == 0
+    shape = ["--vocab-size", "300", "--hidden-size", "64", "--layers", "1", "--heads", "2", "--kv-heads", "1"]
+    corpus = ["--corpus", str(folder / "data" / "train.parquet"), "--initializer-range", "0.1"]
+    assert run(["tiny-model", "--out", str(folder / "model"), *corpus, *shape]) == 0
+    (folder / "config.yaml").write_text(CONFIG.format(folder=folder))
+    return folder

@@ -12,6 +12,7 @@ from corerl.cli.main import run
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
+from corerl_engines import nodes
 from corerl_vllm.backend import LOOPBACK_VARIABLES, VllmBackend, engine_arguments, engine_environment
 from corerl_vllm.options import VllmOptions
 from corerl_vllm_engine.replicas import Replicas
@@ -102,6 +103,21 @@ def test_an_engine_listens_on_the_loopback_unless_the_user_names_another_executo
 
     assert chosen("cuda") == chosen("cpu") == set(LOOPBACK_VARIABLES)
     assert chosen("cuda", engine_args={"distributed_executor_backend": "ray"}) == set()
+
+
+def test_an_engine_over_several_nodes_has_no_sum_for_gpus_of_one_and_its_network_is_the_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(nodes, "here", nodes.Nodes("10.0.0.1", [None]))  # type: ignore[list-item]
+    model, two = ModelConfig(path="none", dtype="bf16"), RolloutConfig(tensor_model_parallel_size=2)
+    arguments = engine_arguments(model, two, VllmOptions(), "cuda")
+    assert arguments["disable_custom_all_reduce"]
+    assert arguments["compilation_config"] == {"pass_config": {"fuse_allreduce_rms": False}}
+    assert "VLLM_HOST_IP" not in engine_environment(model, VllmOptions(), "cuda")
+    with pytest.raises(ConfigError, match=r"pipeline_parallel_size: is 2: remove it for an engine over 2 machines"):
+        VllmOptions(engine_args={"pipeline_parallel_size": 2}).check_nodes(2)
+    with pytest.raises(ConfigError, match=r"replicas: is 2: set it to 1 for an engine over 2 machines"):
+        VllmBackend(model, two, device="cuda", options=VllmOptions(replicas=2))
 
 
 def test_install_refuses_a_folder_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -23,31 +23,6 @@ pytestmark = [
     pytest.mark.skipif("CORERL_EVERY_ENGINE" not in os.environ, reason="starts more engines: CORERL_EVERY_ENGINE=1"),
 ]
 
-CONFIG = """
-model: {{path: {folder}/model}}
-data: {{train_files: [{folder}/data/train.parquet], val_files: [{folder}/data/test.parquet], train_batch_size: 8,
-       max_prompt_length: 32, max_response_length: 8}}
-actor: {{device: cpu, ppo_mini_batch_size: 8, optim: {{lr: 1e-2}}}}
-rollout: {{n: 4}}
-trainer: {{total_training_steps: 2, test_freq: 1, output_dir: {folder}/runs, log_rollouts_freq: 1}}
-tracking: {{loggers: []}}
-"""
-
-
-@pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``data/``, ``model/`` and ``config.yaml``."""
-    for needed in ("corerl_hf", "corerl_fsdp", "corerl_grpo", "corerl_rewards"):
-        pytest.importorskip(needed)
-    folder = tmp_path_factory.mktemp("material")
-    sizes = ["--operations", "+", "--max-operand", "9", "--train-size", "40", "--test-size", "8", "--sft-size", "8"]
-    assert run(["prepare", "arithmetic", "--out", str(folder / "data"), *sizes]) == 0
-    shape = ["--vocab-size", "300", "--hidden-size", "64", "--layers", "1", "--heads", "2", "--kv-heads", "1"]
-    corpus = ["--corpus", str(folder / "data" / "train.parquet"), "--initializer-range", "0.1"]
-    assert run(["tiny-model", "--out", str(folder / "model"), *corpus, *shape]) == 0
-    (folder / "config.yaml").write_text(CONFIG.format(folder=folder))
-    return folder
-
 
 def metrics_of(material: Path, name: str, *overrides: str, experiment: str | None = None) -> list[dict[str, Any]]:
     experiment = experiment or name

@@ -6,6 +6,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.parts import Parts
 from corerl_check import bitwise
+from corerl_check.shares import SpansNodes
 
 
 def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
@@ -87,13 +88,22 @@ def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
             )
     own, size = rollout.n_gpus_per_node, rollout.tensor_model_parallel_size
     gpus, whose = (own, "rollout.n_gpus_per_node") if own else (runtime.n_gpus_per_node, "runtime.n_gpus_per_node")
-    if gpus and gpus % size:
-        works = ", ".join(str(each) for each in range(1, gpus + 1) if gpus % each == 0)
+    nodes = rollout.nnodes if own else runtime.nnodes
+    spans = isinstance(parts.rollout_backend.options, SpansNodes) and runtime.name == "ray"
+    works = [each for each in range(1, gpus + 1) if gpus % each == 0]
+    works += [gpus * each for each in range(2, nodes + 1) if nodes % each == 0 and spans]
+    if gpus and size not in works:
         yield ConfigError(
             "rollout.tensor_model_parallel_size",
-            f"{size} GPUs for one copy of the model do not divide {whose}={gpus}, and a copy lives on one machine: "
-            f"{works} would",
+            f"{size} GPUs for one copy of the model do not divide {whose}={gpus}, and a copy has GPUs of one machine"
+            f"{', or all GPUs of several' if spans else ''}: {', '.join(map(str, works))} would",
         )
+    elif size > gpus > 0:
+        assert isinstance(parts.rollout_backend.options, SpansNodes)
+        try:
+            parts.rollout_backend.options.check_nodes(size // gpus)
+        except ConfigError as error:
+            yield error
 
 
 def _check_batches(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

@@ -112,6 +112,18 @@ class PlacesModels(Protocol):
         ...
 
 
+@runtime_checkable
+class SpansNodes(Protocol):
+    """Options of a rollout backend whose engine may have the GPUs of several machines, as many on each."""
+
+    def check_nodes(self, nodes: int) -> None:
+        """
+        Raises:
+            ConfigError: options that an engine over so many machines cannot have.
+        """
+        ...
+
+
 def whole(size: ModelSize, model: ModelConfig, *, updated: bool) -> TrainingShare:
     """One undivided model: trained weights in float32 with a copy in the compute dtype, other weights in that dtype.
 

@@ -20,6 +20,7 @@ from corerl.contracts.rollout_backends import Completion, EngineLoad, Generation
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
+from corerl_engines import nodes
 from corerl_engines.adapters import takes
 from corerl_engines.columns import Columns
 from corerl_engines.images import check_images, described_images
@@ -73,16 +74,21 @@ class EngineBackend:
         self._dtype = compute_dtype(model, device)
         self._model, self._adapters = model, rollout.adapters if takes(model, rollout) else 0
         if (gpus := rollout.tensor_model_parallel_size) > 1:
-            check_parallel(self._expected.config, gpus, device)
+            nodes.check_nodes(kind, gpus)
+            check_parallel(self._expected.config, gpus, device, len(nodes.here))
         loaded = "dummy" not in (model.load_format, options.load_format)
         self._shared: list[SharedBucket] = []
         self._process = EngineProcess(
             kind,
             options.python,
-            environment,
-            {"loaded": loaded, "adapters": max(1, self._adapters), **settings},
+            environment if not nodes.here.others else {**nodes.variables(kind, nodes.here.address), **environment},
+            {"loaded": loaded, "adapters": max(1, self._adapters), **settings, **nodes.here.settings()},
             options.patience,
             None if options.log_folder is None else Path(options.log_folder),
+            [
+                nodes.Follower(node, rank, kind, options.python, environment)
+                for rank, node in enumerate(nodes.here.others, 1)
+            ],
         )
         self._ready: dict[str, Any] = {}
         """the facts of an engine that has started"""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from corerl.errors import ConfigError
 from corerl_check import Finding, finding, from_error
+from corerl_engines.launched import find_interpreter, for_another_interpreter
 from corerl_engines.options import EngineOptions
-from corerl_engines.process import find_interpreter, for_another_interpreter
 
 Versions = tuple[tuple[int, ...], tuple[int, ...]]
 """the first version included, the second excluded"""

@@ -12,11 +12,12 @@ VOCABULARY_PADDING = 64
 """the engines pad the vocabulary to a multiple of this"""
 
 
-def check_parallel(config: Any, size: int, device: str) -> None:
+def check_parallel(config: Any, size: int, device: str, nodes: int = 1) -> None:
     """
     Args:
         config: transformers' config of the model.
         size: GPUs that hold one copy of it.
+        nodes: equally many of them are on each.
 
     Raises:
         ConfigError: ``size`` does not divide the heads, the layers' widths or the vocabulary, or there are too few
@@ -42,5 +43,5 @@ def check_parallel(config: Any, size: int, device: str) -> None:
         wrong = next((what for what, width in widths.items() if width % size), f"{kv_heads} key-value heads")
         sizes = ", ".join(map(str, fitting))
         raise ConfigError(KEY, f"the model has {wrong}, which {size} GPUs cannot share evenly: {sizes} can")
-    if device == "cuda" and size > torch.cuda.device_count():
-        raise ConfigError(KEY, f"{size} GPUs are asked for and {torch.cuda.device_count()} are here")
+    if device == "cuda" and size // nodes > torch.cuda.device_count():
+        raise ConfigError(KEY, f"{size // nodes} GPUs are asked for and {torch.cuda.device_count()} are here")

@@ -3,40 +3,26 @@
 import contextlib
 import os
 import queue
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import corerl_torch
 from corerl.contracts.rollout_backends import EngineLoad
-from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_engines import kernels, remote
+from corerl.errors import DeadlineError, RunError
+from corerl_engines.launched import EngineKind as EngineKind
+from corerl_engines.launched import Launched
 from corerl_engines.liveness import Patience, Silence
-from corerl_engines.log import EngineLog, default_folder
+from corerl_engines.nodes import Follower
 from corerl_engines.remote import ending, frames
 
-SHARED = Path(corerl_torch.__file__).parent
-"""holds the digests of weights, profiles and the invariant operations, which an engine's process reads too"""
-"""module that needs only torch"""
-
 ENDING_SECONDS = ending.GRACE + 1.0
-
-LOG = "engine.log"
-TEMPORARY = "tmp"
-
-LONGEST_TEMPORARY = 107 - len("/corerl-sglang-12345678/tmp/") - len("6a2f41a3-c54c-fce8-32d2-0324e1c32e22")
-"""longest path of a temporary folder in which the names of an engine's sockets fit"""
 
 NOTHING_OWED = ("generate", "cancel")
 """slow operations"""
@@ -44,26 +30,15 @@ NOTHING_OWED = ("generate", "cancel")
 LEADERS_OWN = ("abort", "cancel", "health")
 """operations that an engine's leader may answer alone, independent of its other processes"""
 
-OF_ONE_INTERPRETER = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-
 Answer = tuple[dict[str, Any], bytes]
 
+FOLLOWERS_NEWS = 0.5
+"""seconds after the end of a process, in which the end of a follower that caused it becomes known"""
+
+FOLLOWERS_REASON = 30.0
+"""seconds for the reason of this end, from another node"""
+
 _DEFAULT = Patience()
-
-
-@dataclass(frozen=True)
-class EngineKind:
-    """The facts of one engine.
-
-    Attributes:
-        name: of the rollout backend, and of the engine's Python package.
-        title: the engine's name as written by its makers.
-        package: folder of the plugin's package for the engine's process; its module ``adaptor`` starts the engine.
-    """
-
-    name: str
-    title: str
-    package: Path
 
 
 class EngineProcess:
@@ -78,9 +53,11 @@ class EngineProcess:
 
     Attributes:
         load: the engine's last report; None: it makes none.
+        followers: its processes on other nodes; the engine ends with the first that does.
     """
 
     load: EngineLoad | None = None
+    followers: Sequence[Follower] = ()
 
     def __init__(
         self,
@@ -90,45 +67,28 @@ class EngineProcess:
         settings: Mapping[str, Any],
         patience: Patience = _DEFAULT,
         logs: Path | None = None,
+        followers: Sequence[Follower] = (),
     ) -> None:
         """
         Args:
             python: interpreter; None means this one.
             environment: variables beside those of this process.
-            settings: settings for the adaptor.
+            settings: settings for the adaptor, also of the followers'.
             logs: folder for the log, if an error names it; None: a folder of the user.
 
         Raises:
             ConfigError: there is no such interpreter, or it cannot be run.
         """
         self._kind = kind
-        self._interpreter = find_interpreter(python, kind.name)
-        self._patience = patience
-        self._folder = Path(tempfile.mkdtemp(prefix=f"corerl-{kind.name}-", dir=_folder_for_temporary_files()))
-        (self._folder / TEMPORARY).mkdir(mode=0o700)
-        self._link_modules()
-        (self._folder / kind.package.name).symlink_to(kind.package)
-        self._log = EngineLog(self._folder / LOG, logs or default_folder(), kind.name)
-        self._closed = False
-        self._began = time.monotonic()
+        self._patience, self._closed, self._began = patience, False, time.monotonic()
         self._connection, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = subprocess.Popen(
-                    [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._log.file,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment(environment, foreign=python is not None),
-                    cwd=self._folder,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-        except OSError as error:
+                self._launched = Launched(kind, python, environment, theirs, logs)
+        except BaseException:
             self._connection.close()
-            self._log.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise ConfigError("rollout.options.python", f"{self._interpreter} cannot be run ({error})") from error
+            raise
+        self._process = self._launched.process
         self._lock = threading.Lock()
         self._number = 0
         self._waiting: dict[int, Future[Answer]] = {}
@@ -145,15 +105,11 @@ class EngineProcess:
         threading.Thread(target=self._transmit, name=f"corerl-{kind.name}-out", daemon=True).start()
         threading.Thread(target=self._receive, name=f"corerl-{kind.name}", daemon=True).start()
         threading.Thread(target=self._watch, name=f"corerl-{kind.name}-watch", daemon=True).start()
-        self._send(frames.pack({"library": kind.name, "adaptor": f"{kind.package.name}.adaptor", **settings}))
-
-    def _link_modules(self) -> None:
-        """Make the package ``corerl_engine`` of the process: ``remote``, and the shared modules."""
-        package = self._folder / "corerl_engine"
-        package.mkdir()
-        shared = [SHARED / "weights" / "digest.py", SHARED / "profiling" / "recorder.py", SHARED / "invariant"]
-        for module in [*Path(remote.__file__).parent.glob("*.py"), *shared]:
-            (package / module.name).symlink_to(module)
+        given = {"library": kind.name, "adaptor": f"{kind.package.name}.adaptor", **settings}
+        self._send(frames.pack(given))
+        self.followers = followers
+        for follower in followers:
+            follower.start(given, self._lose)
 
     @property
     def pid(self) -> int:
@@ -163,7 +119,7 @@ class EngineProcess:
     @property
     def folder(self) -> Path:
         """A folder that only this user can read."""
-        return self._folder
+        return self._launched.folder
 
     def is_starting(self) -> bool:
         """Whether the engine has neither sent ``ready`` nor ended."""
@@ -245,18 +201,11 @@ class EngineProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process that survives SIGKILL waits for a device
             self._process.wait(timeout=30)
         self._connection.close()
-        self._log.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._launched.remove()
 
     def last_lines(self) -> str:
         """The log's line with the likely cause, its last lines and its path; the log is kept from now on."""
-        return self._log.last_lines()
-
-    def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
-        temporary = {"TMPDIR": str(self._folder / TEMPORARY), **kernels.kept()}
-        environment = {**(for_another_interpreter() if foreign else os.environ), **temporary, **own}
-        paths = [str(self._folder), environment.get("PYTHONPATH", "")]
-        return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+        return self._launched.log.last_lines()
 
     def _send(self, message: bytes) -> None:
         self._outgoing.put(message)
@@ -298,7 +247,7 @@ class EngineProcess:
             self.load = EngineLoad(**header["load"]) if header["load"] else None
         elif header["event"] == "missing":
             self._fail(
-                f"{self._interpreter} cannot import {kind.title} ({header['message']}): "
+                f"{self._launched.interpreter} cannot import {kind.title} ({header['message']}): "
                 f"make an environment with it (corerl engine install {kind.name}) and name it in rollout.options.python"
             )
         elif header["event"] != "failed":
@@ -330,7 +279,7 @@ class EngineProcess:
                 what = "a probe, which asks for one token," if operation == "probe" else operation
                 self._give_up(
                     f"the {self._kind.title} engine (process {self.pid}) hangs: it did not answer {what} {how_long}; "
-                    f"its log: {self._log.kept_path()}"
+                    f"its log: {self._launched.log.kept_path()}"
                 )
             elif not owed and silence.seconds >= self._patience.probe_interval:
                 with contextlib.suppress(RunError):  # the engine ended
@@ -343,7 +292,21 @@ class EngineProcess:
         self._end_group()
         if self._end:  # closed, or the engine sent its own reason
             return
+        ended = time.monotonic()
+        while self.followers and not self._end:
+            limit = FOLLOWERS_REASON if any(each.is_gone for each in self.followers) else FOLLOWERS_NEWS
+            if time.monotonic() > ended + limit:
+                break
+            time.sleep(0.05)
         self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
+
+    def _lose(self, follower: Follower) -> None:
+        """Kill an engine one of whose followers has ended."""
+        if not self._end:
+            self._give_up(self._without(follower))
+
+    def _without(self, follower: Follower) -> str:
+        return f"the {self._kind.title} engine (process {self.pid}) has lost {follower.end}"
 
     def _give_up(self, why: str) -> None:
         """Kill an engine that does not answer."""
@@ -359,6 +322,8 @@ class EngineProcess:
             self._waiting.clear()
             self._owed.clear()
         self._over.set()
+        for follower in self.followers:
+            follower.close()
         for future in futures:
             if not future.done():
                 future.set_exception(RunError(why))
@@ -379,30 +344,3 @@ class EngineProcess:
             return future.result(max(0.0, seconds - passed))
         except FutureTimeoutError:
             raise DeadlineError(f"{what} took longer than {seconds:g} s; {self.last_lines()}") from None
-
-
-def _folder_for_temporary_files() -> str | None:
-    """The parent folder of an engine's folder; None: this process's temporary folder, whose path is short enough."""
-    return "/tmp" if len(tempfile.gettempdir()) > LONGEST_TEMPORARY and os.access("/tmp", os.W_OK) else None
-
-
-def for_another_interpreter() -> dict[str, str]:
-    """This process's variables, without those that change another interpreter's imports."""
-    return {name: value for name, value in os.environ.items() if name not in OF_ONE_INTERPRETER}
-
-
-def find_interpreter(python: str | None, engine: str) -> str:
-    """The path of an interpreter; None means this one.
-
-    Raises:
-        ConfigError: there is no such program.
-    """
-    if python is None:
-        return sys.executable
-    found = shutil.which(Path(python).expanduser())
-    if found is None:
-        raise ConfigError(
-            "rollout.options.python",
-            f"{python} is no program: name the interpreter that `corerl engine install {engine}` printed",
-        )
-    return str(Path(found).absolute())

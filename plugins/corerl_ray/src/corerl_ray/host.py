@@ -117,10 +117,20 @@ class WorkerHost:
         node = ray.get_runtime_context().get_node_id()
         return ProcessFacts(os.getpid(), node, self.address, port, _own_logs(), oom_kills(), self.asked)
 
-    def build(self, environment: Mapping[str, str], worker: type, args: Sequence[Any]) -> Place | Failure:
-        """Build the worker; returns its share of split work."""
+    def build(
+        self, environment: Mapping[str, str], worker: type, args: Sequence[Any], others: Sequence[Any] = ()
+    ) -> Place | Failure:
+        """Build the worker; returns its share of split work.
+
+        Args:
+            others: other nodes of its engine, :class:`corerl_ray.nodes.OtherNode`.
+        """
         os.environ.update(environment)
         try:
+            if others:
+                from corerl_engines import nodes
+
+                nodes.here = nodes.Nodes(self.address, others)
             self.worker = worker(*args)
             if isinstance(self.worker, StartingWorker):
                 self.worker.started()

@@ -6,11 +6,20 @@ from dataclasses import dataclass
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
+from corerl.errors import ConfigError
 from corerl_check import Finding, Machine, finding
 
 SECONDS = 2.0
 """seconds in which the cluster must accept a connection"""
 
+
+IN_PIECES = ("sharded", "exchange")
+"""transports that write to the memory of an engine's ranks"""
+
+ONE_MACHINE = (
+    "writes to memory beside each rank of an engine, and an engine over several machines has ranks where no rollout "
+    "worker is: use auto, whose weights the engine's first rank broadcasts"
+)
 
 WITHOUT = {
     "actor": "it has one on each of the workers' places (runtime.n_gpus_per_node, or runtime.options.workers)",
@@ -36,6 +45,11 @@ class RayOptions:
     )
     apart: list[str] = option(
         help="models of ranks in places of their own; the others use the first of the workers' places", factory=list
+    )
+    pools: dict[str, int] = option(
+        help="named pools for parts with processes of their own: so many GPUs of one machine, such as judge: 2 for "
+        "reward.manager.pool=judge",
+        factory=dict,
     )
     rollout_samples: int = option(
         1024, "samples that a rollout worker has at a time if several share the requests", ge=1
@@ -67,6 +81,9 @@ class RayOptions:
                 raise ValueError(f"ranks must not name {role}: {WITHOUT[role]}")
             if ranks < 1:
                 raise ValueError(f"ranks.{role} is {ranks}, and must be at least 1")
+        for name, gpus in self.pools.items():
+            if gpus < 1:
+                raise ValueError(f"pools.{name} is {gpus}, and must be at least 1")
         if unknown := [role for role in self.apart if role not in self.ranks]:
             raise ValueError(f"apart names {unknown[0]}, whose number of ranks is missing: set ranks.{unknown[0]}")
 
@@ -83,12 +100,21 @@ class RayOptions:
         """Whether all workers are on this machine; in a running cluster they may be on any machine."""
         return self.address is None
 
+    def check(self, key: str, config: TrainConfig) -> None:
+        """
+        Raises:
+            ConfigError: the transport does not reach engines over several machines.
+        """
+        gpus = config.rollout.n_gpus_per_node or config.runtime.n_gpus_per_node
+        if self.weights_transport in IN_PIECES and 0 < gpus < config.rollout.tensor_model_parallel_size:
+            raise ConfigError("runtime.options.weights_transport", f"{self.weights_transport} {ONE_MACHINE}")
+
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`: whether the cluster answers; for a cluster started here, whether it has enough GPUs."""
         asked = config.runtime.n_gpus_per_node
         if self.address is None:
             apart = sum(self.ranks[role] for role in self.apart) if asked else 0
-            whole = asked + config.rollout.n_gpus_per_node + apart
+            whole = asked + config.rollout.n_gpus_per_node + apart + sum(self.pools.values())
             if config.runtime.nnodes > 1:
                 sentence = f"a cluster started here has one machine, not {config.runtime.nnodes}"
                 yield finding(

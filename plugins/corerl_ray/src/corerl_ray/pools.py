@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
-from corerl.errors import ConfigError, DeadlineError, LostError
+from corerl.errors import ConfigError, CoreRLError, DeadlineError, LostError
 from corerl.terminal import say
 from corerl_ray.options import RayOptions
 
@@ -55,13 +55,19 @@ class Places:
         """Places of one worker of the role; without GPUs always one."""
         if not self.gpus_per_node:
             return 1
-        if self.gpus_per_node % role.gpus:
+        of_nodes = role.gpus % self.gpus_per_node == 0 and len(self) % role.gpus == 0
+        if self.gpus_per_node % role.gpus and not of_nodes:
             raise ConfigError(
                 f"{role.name}.tensor_model_parallel_size",
-                f"{role.gpus} GPUs for one copy of the model do not divide {self.key}={self.gpus_per_node}: a copy "
-                "must be on one machine",
+                f"{role.gpus} GPUs for one copy of the model do not divide {self.key}={self.gpus_per_node}, and equal "
+                f"parts of the {len(self) // self.gpus_per_node} machines do not have as many: a copy has GPUs of one "
+                "machine, or all GPUs of several",
             )
         return role.gpus
+
+    def is_spread(self, role: Role) -> bool:
+        """Whether a worker of the role has the GPUs of several machines."""
+        return bool(self.gpus_per_node) and role.gpus > self.gpus_per_node
 
     def devices(self, timeout: float) -> list[str]:
         """``CUDA_VISIBLE_DEVICES`` of each place; requested within ``timeout`` seconds."""
@@ -111,12 +117,16 @@ class Pools:
         if not gpus and any(self._free[node]["GPU"] for node in shared):
             say("runtime.n_gpus_per_node is 0: the workers use no GPU although the cluster has GPUs")
         self._shared = self._take(shared, gpus, "runtime.n_gpus_per_node" if gpus else "runtime.options.workers")
-        if rollout:
-            try:
+        self.named: dict[str, Places] = {}
+        """those of ``runtime.options.pools``"""
+        try:
+            if rollout:
                 self._own["rollout"] = self._take(rollout, 0, "runtime.options.rollout_workers")
-            except DeadlineError:
-                self.close()
-                raise
+            for name, own in options.pools.items():
+                self.named[name] = self._take_named(name, own)
+        except CoreRLError:
+            self.close()
+            raise
 
     def reserve(self, roles: Collection[Role]) -> None:
         """Reserve the places of roles with a separate pool, and check that all roles fit into their pools."""
@@ -148,7 +158,9 @@ class Pools:
         return replace(self._shared, nodes=self._shared.nodes[: self._options.ranks[role]])
 
     def elsewhere(self, places: Places, size: int) -> Places | None:
-        """As many places as one replica takes, on any machine with room; None if there is none."""
+        """As many places as one replica takes, on any machine with room; None if there is none, or it takes several."""
+        if places.gpus_per_node and size > places.gpus_per_node:
+            return None
         bundle = {"CPU": 1.0, "GPU": 1.0} if places.gpus_per_node else {"CPU": 1.0}
         group: PlacementGroup = placement_group([bundle] * size, strategy="STRICT_PACK")
         if not group.wait(self._options.connect_timeout):
@@ -160,7 +172,7 @@ class Pools:
         return found
 
     def close(self) -> None:
-        for places in (self._shared, *self._own.values(), *self._spare):
+        for places in (self._shared, *self._own.values(), *self.named.values(), *self._spare):
             remove_placement_group(places.group)
 
     def _choose_shared(self) -> list[str]:
@@ -202,6 +214,13 @@ class Pools:
             f"{nodes} x {gpus} GPUs of the {role.name} role's own (nnodes x n_gpus_per_node, with a CPU for each) and "
             f"the shared pool's {self._config.nnodes} x {self._config.n_gpus_per_node} make {nodes * gpus + shared}",
         )
+
+    def _take_named(self, name: str, gpus: int) -> Places:
+        key = f"runtime.options.pools.{name}"
+        chosen = self._choose((1, gpus, gpus)) or self._too_few(
+            key, f"{gpus} GPUs and CPUs of one machine, beside the {len(self._shared)} workers"
+        )
+        return self._take(chosen, gpus, key)
 
     def _take_apart(self, role: str, ranks: int) -> Places:
         """Places of a model's own, equally many on each of the fewest machines."""

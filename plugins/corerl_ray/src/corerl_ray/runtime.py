@@ -20,12 +20,13 @@ from corerl.contracts.runtimes import Role
 from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError, WorkerDiedError
 from corerl.models import cpu_threads
 from corerl.terminal import say
-from corerl_ray import tensors
+from corerl_ray import placed, tensors
 from corerl_ray.calls import POLL, Call, Member, Wait, Waiter, exit_cause
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.environment import carried, of_rank, secrets
 from corerl_ray.group import Group, SharedGpus
 from corerl_ray.host import CONTROL, THREADS, Failure, ProcessFacts, WorkerHost
+from corerl_ray.nodes import OtherNode
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import FRACTION, Places, Pools
 from corerl_ray.signs import Signs
@@ -62,11 +63,13 @@ class RayRuntime:
         try:
             tensors.register()
             self.pools = Pools(config, options)
+            placed.offer(self.pools.named)
         except BaseException:
             self.cluster.close()
             raise
         self.groups: list[Group] = []
         self._transport: Transport | None = None
+        self._are_spread = False
         self._shared_gpus = SharedGpus()
         node = ray.get_runtime_context().get_node_id()
         self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health.look)
@@ -79,7 +82,9 @@ class RayRuntime:
             if name not in names:
                 raise ConfigError(f"runtime.options.ranks.{name}", f"this run has {', '.join(names)}")
         self.pools.reserve(roles)
-        name_of(self.options, self.pools.of("actor"), self.pools.of("rollout"))
+        places = self.pools.of(REPLICAS)
+        self._are_spread = any(role.name == REPLICAS and places.is_spread(role) for role in roles)
+        name_of(self.options, self.pools.of("actor"), places, spread=self._are_spread)
 
     def starts_together(self, role: Role) -> bool:
         """All but an engine on the GPUs of training that takes a share of the memory that it finds free."""
@@ -100,8 +105,10 @@ class RayRuntime:
         deadline = time.monotonic() + self.options.start_timeout
         is_concurrent = role.name == REPLICAS or role.workers is not None
         devices = places.devices(self.options.start_timeout) if step > 1 else []
+        seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
         members = [
-            Member(role.name, rank, size, self.start(places, rank * step, is_concurrent)) for rank in range(size)
+            Member(role.name, rank, size, self.start(places, seat.first, is_concurrent))
+            for rank, seat in enumerate(seats)
         ]
         self._watch(members)
         starting = Wait(self.waiter, deadline, f"starting the {role.name} workers (runtime.options.start_timeout)")
@@ -114,8 +121,9 @@ class RayRuntime:
             # Ray shows a worker only its own GPU, as device 0
             local_rank = 0 if places.gpus_per_node else seen[own.node]
             seen[own.node] += 1
-            environment = self.environment_of(member, local_rank, facts[0], devices[member.rank * step :][:step])
-            calls.append(Call(member, member.host.build.remote(environment, worker, args)))
+            seat = seats[member.rank]
+            environment = self.environment_of(member, local_rank, facts[0], seat)
+            calls.append(Call(member, member.host.build.remote(environment, worker, args, self.others(seat))))
         shares = starting.all(calls)
         loads = Loads.of(size, self.options.rollout_samples if role.name == REPLICAS else sys.maxsize)
         group = Group(
@@ -131,7 +139,6 @@ class RayRuntime:
             takes_weights=role.name == REPLICAS,
         )
         if is_concurrent:
-            seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
             group.restart_member = Restart(self, role, group, args, seats)
             reports = starting.all([Call(member, member.host.engine_load.remote()) for member in started])
             group.exchange.engines = {rank: load for rank, load in enumerate(reports) if load is not None}
@@ -156,7 +163,8 @@ class RayRuntime:
 
     def _send(self, source: Group, sink: Group, readers: tuple[Member, ...], version: int, verify: bool) -> None:
         if self._transport is None:
-            name = name_of(self.options, self.pools.of(source.role), self.pools.of(sink.role))
+            of = self.pools.of
+            name = name_of(self.options, of(source.role), of(sink.role), spread=self._are_spread)
             self._transport = make(name, self.options, source, sink)
         newcomers = [member for member in sink.newcomers() if member in readers]
         try:
@@ -183,6 +191,7 @@ class RayRuntime:
         for pending in closing:
             with contextlib.suppress(CoreRLError):  # all are killed below, and the run's own error is more useful
                 pending.result()
+        placed.offer({})
         self._kill()
         for group in self.groups:  # which may be starting a worker that nobody else knows of
             if group.reviving.acquire(timeout=CLOSING_AFTER_FAILURE):
@@ -200,15 +209,32 @@ class RayRuntime:
                 self._kill()
                 raise RunError("the runtime is closed")
 
-    def environment_of(
-        self, member: Member, local_rank: int, first: ProcessFacts, devices: Sequence[str]
-    ) -> dict[str, str]:
+    def environment_of(self, member: Member, local_rank: int, first: ProcessFacts, seat: "Seat") -> dict[str, str]:
         """Variables that a worker gets after its start; ``first`` is rank 0."""
         environment = secrets(self.options.environment)
         environment |= of_rank(member.rank, local_rank, member.world_size, first.address, first.port)
-        if devices:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        return environment
+        return environment | seat.visible(0)
+
+    def others(self, seat: "Seat") -> list[OtherNode]:
+        """The other nodes of a worker; none but for an engine over several."""
+        each = seat.places.gpus_per_node
+        if len(seat.devices) <= each:
+            return []
+        alive = ray.nodes()  # type: ignore[no-untyped-call]
+        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in alive}
+        options = {"num_gpus": FRACTION}
+        own = secrets(self.options.environment)
+        return [
+            OtherNode(
+                addresses[seat.places.nodes[seat.first + start]],
+                seat.places.strategy(seat.first + start),
+                options,
+                carried(self.options.environment),
+                own | seat.visible(start),
+                self.options.start_timeout,
+            )
+            for start in range(each, len(seat.devices), each)
+        ]
 
     def start(self, places: Places, place: int, is_concurrent: bool) -> Any:
         """Start the process of one worker of a role, in a place."""
@@ -239,11 +265,22 @@ class RayRuntime:
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """The place of a replica: the first of its places, and ``CUDA_VISIBLE_DEVICES`` of all of them."""
+    """The place of a worker: the first of its places, and ``CUDA_VISIBLE_DEVICES`` of all of several."""
 
     places: Places
     first: int
     devices: tuple[str, ...]
+
+    def visible(self, start: int) -> dict[str, str]:
+        """The variable for a process on the node of the place ``start``: the devices of this node."""
+        own = self.devices[start:][: self.places.gpus_per_node]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(own)} if own else {}
+
+    def is_there(self) -> bool:
+        """Whether its machines are, as far as Ray knows."""
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        own = self.places.nodes[self.first :][: max(1, len(self.devices))]
+        return {node["NodeID"] for node in nodes if node["Alive"]}.issuperset(own)
 
 
 @dataclasses.dataclass
@@ -272,7 +309,7 @@ class Restart:
                 raise
             if self.runtime.waiter.closing:
                 return None
-            if not _is_there(seat):  # Ray notices the death of a machine later than that of its workers
+            if not seat.is_there():  # Ray notices the death of a machine later than that of its workers
                 return self(rank)
             is_dead = isinstance(error, RayActorError | WorkerDiedError)
             if is_dead and self.group.dies_at_start(member, exit_cause(str(error))):
@@ -289,7 +326,7 @@ class Restart:
 
     def _seat(self, rank: int) -> Seat | None:
         seat, size = self.seats[rank], self.seats[rank].places.per_worker(self.role)
-        if _is_there(seat):
+        if seat.is_there():
             return seat
         places = self.runtime.pools.elsewhere(seat.places, size)
         if places is None:
@@ -302,8 +339,9 @@ class Restart:
         local_rank = 0
         if not seat.places.gpus_per_node:
             local_rank = sum(other.facts.node == facts.node for other in self.group.members if other.facts)
-        environment = self.runtime.environment_of(member, local_rank, facts, seat.devices)
-        self._result(member.host.build.remote(environment, self.group.worker, self.args), deadline, facts)
+        environment = self.runtime.environment_of(member, local_rank, facts, seat)
+        building = member.host.build.remote(environment, self.group.worker, self.args, self.runtime.others(seat))
+        self._result(building, deadline, facts)
         return dataclasses.replace(member, facts=facts)
 
     def _result(self, reference: "ray.ObjectRef[Any]", deadline: float, facts: ProcessFacts | None = None) -> Any:
@@ -329,9 +367,3 @@ class Restart:
         if isinstance(value, Failure):
             raise value.error("it")
         return value
-
-
-def _is_there(seat: Seat) -> bool:
-    """Whether its machine is, as far as Ray knows."""
-    nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return seat.places.nodes[seat.first] in {node["NodeID"] for node in nodes if node["Alive"]}

@@ -45,22 +45,25 @@ class JudgeRewardManager:
             RunError: the engine cannot be started.
             ConfigError: ``base_url`` is no address, or the variable of the token is not set.
         """
-        self._server, url, posting = None, options.base_url or "", options
+        self._server, self._options = None, options
         if options.engine:
             self._server, header = judge(options)
-            url, posting = f"{self._server.url}/v1", replace(options, headers={**options.headers, **header})
-        self._options = options
-        self._poster = Poster(url.rstrip("/") + "/chat/completions", posting)
+            posting = replace(options, headers={**options.headers, **header})
+            self._poster = self._server.poster("/v1/chat/completions", posting)
+        else:
+            self._poster = Poster((options.base_url or "").rstrip("/") + "/chat/completions", options)
         self._pattern = re.compile(options.pattern)
         self._timeout = timeout
         self._calls = CallQueue(self._grade, self._late, num_workers=num_workers, timeout=timeout + 1.0)
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
-        return self._calls.submit(requests).result()
+        return self.submit(requests).result()
 
     def submit(self, requests: Sequence[RewardRequest]) -> Future:
-        """As :meth:`score`, without waiting."""
+        """As :meth:`score`, without waiting, once an engine has started."""
+        if self._server is not None:
+            self._server.started()
         return self._calls.submit(requests)
 
     def close(self) -> None:

@@ -17,7 +17,6 @@ from corerl.errors import ModelError
 from corerl.models import resolve_device
 from corerl_rewards.calls import failed, in_threads, late, raised, returned
 from corerl_rewards.options import HttpOptions, ModelOptions
-from corerl_rewards.post import Poster
 from corerl_rewards.server import classifier
 
 Chunk = Sequence[tuple[int, list[int]]]
@@ -41,10 +40,12 @@ class ModelRewardManager:
             self._tokenizer, self._model = _load(options)
             return
         self._tokenizer, self._model = _load_tokenizer(options), None
-        self._poster = Poster(f"{self._server.url}/classify", HttpOptions())
+        self._poster = self._server.poster("/classify", HttpOptions())
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
+        if self._server is not None:
+            self._server.started()
         results: dict[int, RewardResult] = {}
         rows: list[tuple[int, list[int]]] = []
         for row, request in enumerate(requests):

@@ -217,11 +217,21 @@ class ServerOptions:
     gpus: list[int] = option(
         help="GPUs of the controller's machine for the engine alone, which share the model; []: none", factory=list
     )
+    pool: str | None = option(
+        None, "pool of runtime.options.pools whose GPUs, on any machine, the engine has for itself; null: gpus"
+    )
     engine_args: dict[str, Any] = option(help="further arguments of the engine", factory=dict)
     start_timeout: float = option(900.0, "deadline of the engine's start, in seconds", gt=0)
 
     def check(self, key: str, config: "TrainConfig") -> None:
-        """Raise ConfigError for GPUs that the run uses too, and for processes that would each start an engine."""
+        """Raise ConfigError for GPUs that the run uses too, and a pool that it has not."""
+        if self.pool is not None:
+            pools = config.runtime.options.get("pools") or {}
+            if config.runtime.name != "ray" or self.pool not in pools:
+                needed = f"runtime.name=ray and runtime.options.pools={{{self.pool}: 1}}"
+                raise ConfigError(f"{key}.pool", f"is {self.pool}, a pool that the runtime has not: set {needed}")
+            if self.gpus:
+                raise ConfigError(f"{key}.gpus", "are of the controller's machine: with pool, remove them")
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
         unset = {"0"} if config.runtime.name == "local" and config.actor.device != "cpu" else set()
         shared = sorted({str(each) for each in self.gpus} & (unset if seen is None else set(seen.split(","))))
@@ -252,8 +262,8 @@ class ModelOptions(ServerOptions):
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, not {self.device}")
-        if self.engine == "hf" and (self.gpus or self.python or self.engine_args):
-            raise ValueError("gpus, python and engine_args are of the engines vllm and sglang: hf has device")
+        if self.engine == "hf" and (self.gpus or self.python or self.engine_args or self.pool):
+            raise ValueError("gpus, pool, python and engine_args are of the engines vllm and sglang: hf has device")
 
 
 JUDGE_PROMPT = """\

@@ -1,5 +1,6 @@
 """The names registered by corerl-rewards."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
@@ -7,6 +8,7 @@ from corerl_rewards import sources
 
 if TYPE_CHECKING:
     from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.runs import Run
     from corerl.contracts.scorers import Scorer
     from corerl_tools.prepare.contract import DatasetPreparer
 
@@ -160,3 +162,10 @@ def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
         options="corerl_rewards.options:ArithmeticDataOptions",
         summary="generated problems such as 17 + 25: for a first offline run",
     )
+
+
+@hookimpl
+def run_started(run: "Run") -> None:
+    """Wait for the engine of a reward manager in a pool of the runtime: it started when the runtime did."""
+    if placed := sys.modules.get("corerl_rewards.placed"):  # a manager needs it
+        placed.wait()

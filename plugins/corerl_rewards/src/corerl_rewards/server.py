@@ -1,5 +1,6 @@
-"""A server of an inference engine for rewards, in a process of its own, on GPUs of its own."""
+"""A server of an inference engine for rewards, in a process of its own, on GPUs of its own or of a pool."""
 
+import functools
 import os
 import secrets
 import signal
@@ -8,15 +9,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from corerl.errors import RunError
 from corerl.terminal import say
-from corerl_rewards.options import ServerOptions
+from corerl_rewards.options import HttpOptions, ServerOptions
+from corerl_rewards.post import Poster
+
+if TYPE_CHECKING:
+    from corerl_rewards.placed import PlacedServer
 
 ENDING = 20.0
 """seconds from SIGTERM to SIGKILL"""
@@ -85,6 +90,13 @@ class EngineServer:
                 )
             time.sleep(0.3)
 
+    def started(self) -> None:
+        """Nothing: it answers since it was made."""
+
+    def poster(self, path: str, options: HttpOptions) -> Poster:
+        """Posts to a path of the server."""
+        return Poster(self.url + path, options)
+
     def output(self) -> str:
         """The end of what the server printed."""
         return Path(self._output.name).read_text(errors="replace")[-SHOWN:].strip()
@@ -106,10 +118,25 @@ KEY = "CORERL_JUDGE_KEY"
 """variable of the key of a judge's endpoint"""
 
 
-def classifier(options: Any) -> EngineServer:
+def classifier(options: Any) -> "EngineServer | PlacedServer":
     """A server of a model for sequence classification, by vLLM's or SGLang's own program."""
-    python, size = options.python or sys.executable, max(1, len(options.gpus))
-    half = options.dtype == "bf16" or (options.dtype == "auto" and bool(options.gpus))
+    return _started(functools.partial(_classifier, options), options, "/health")
+
+
+def _started(
+    command: Callable[[int], Sequence[str]], options: Any, probe: str, environment: Mapping[str, str] | None = None
+) -> "EngineServer | PlacedServer":
+    """Here, or in the pool of the options."""
+    if options.pool is None:
+        return EngineServer(command(max(1, len(options.gpus))), options, probe, environment)
+    from corerl_rewards.placed import PlacedServer
+
+    return PlacedServer(command, options, probe, environment)
+
+
+def _classifier(options: Any, size: int) -> list[str]:
+    python = options.python or sys.executable
+    half = options.dtype == "bf16" or (options.dtype == "auto" and bool(options.gpus or options.pool))
     dtype, path = "bfloat16" if half else "float32", str(_folder(options.path))
     if options.engine == "vllm":
         command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", path, "--runner", "pooling"]
@@ -119,19 +146,23 @@ def classifier(options: Any) -> EngineServer:
         given = {"context-length": options.max_length, "tp-size": size, "dtype": dtype}
     given |= {"host": "127.0.0.1"} | ({"trust-remote-code": True} if options.trust_remote_code else {})
     given |= {name.replace("_", "-"): value for name, value in options.engine_args.items()}
-    return EngineServer([*command, *_flags(given)], options, "/health")
+    return [*command, *_flags(given)]
 
 
-def judge(options: Any) -> tuple[EngineServer, dict[str, str]]:
+def judge(options: Any) -> "tuple[EngineServer | PlacedServer, dict[str, str]]":
     """``corerl serve`` of a chat model by a rollout backend, and the header with its key."""
-    rollout = {"name": options.engine, "tensor_model_parallel_size": max(1, len(options.gpus))}
+    key = secrets.token_urlsafe(24)
+    started = _started(functools.partial(_judge, options), options, "/v1/models", {KEY: key})
+    return started, {"Authorization": f"Bearer {key}"}
+
+
+def _judge(options: Any, size: int) -> list[str]:
+    rollout = {"name": options.engine, "tensor_model_parallel_size": size}
     given = dict(options.engine_args) | ({"python": options.python} if options.python else {})
     room = [f"data.max_prompt_length={options.max_prompt_length}", f"data.max_response_length={options.max_tokens}"]
     keys = [f"rollout.{name}={value}" for name, value in rollout.items()]
     keys += [f"rollout.options.{name}={value}" for name, value in given.items()]
-    command = [sys.executable, "-m", "corerl", "serve", str(_folder(options.model)), "--api-key-env", KEY, *keys, *room]
-    key = secrets.token_urlsafe(24)
-    return EngineServer(command, options, "/v1/models", {KEY: key}), {"Authorization": f"Bearer {key}"}
+    return [sys.executable, "-m", "corerl", "serve", str(_folder(options.model)), "--api-key-env", KEY, *keys, *room]
 
 
 def _flags(given: Mapping[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ from corerl_sglang_engine.requests import KEEPS, UNUSED_POSITIONS
 from corerl_torch.expert_adapters import EXPERTS
 from corerl_torch.routers import COLUMN
 
-KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
+KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent, "SGLANG_HOST_IP")
 
 LARGEST_FRACTION = 0.95
 
@@ -51,6 +51,9 @@ OURS = (
     "context_length",
     "dp_size",
     "pp_size",
+    "nnodes",
+    "node_rank",
+    "dist_init_addr",
     "enable_return_routed_experts",
     "enable_lora",
     "max_lora_rank",

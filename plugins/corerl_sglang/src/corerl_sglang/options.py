@@ -21,6 +21,9 @@ class SglangOptions(EngineOptions):
     )
     disable_cuda_graph: bool = option(False, "record no CUDA graphs: starts sooner, generates slower")
 
+    def check_nodes(self, nodes: int) -> None:
+        """For :class:`corerl_check.SpansNodes`: an engine over several machines takes all options."""
+
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether SGLang is installed."""
         from corerl_engines.installed import examine_engine

@@ -3,6 +3,9 @@
 import asyncio
 import copy
 import json
+import multiprocessing
+import os
+from multiprocessing import connection
 from typing import Any
 
 from corerl_engine.experts import ExpertsOf
@@ -44,15 +47,41 @@ class WatchedEngine(Engine):  # type: ignore[misc]
 
 async def start(settings: dict[str, Any]) -> "SglangEngine":
     """Start the engine; returns when it can generate."""
-    arguments = settings["engine_args"]
-    started = WatchedEngine(**arguments | {"context_length": context_length(arguments)})
+    started = WatchedEngine(**whole_arguments(settings))
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     engine = SglangEngine(started, Recording(settings["record"], settings["top_log_probs"]), experts)
     if settings.get("adapter"):
         engine.has_adapters = True
         await engine.ask("adapt", facts=settings["adapter"])
-    engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
+    devices = await engine.ask("devices")
+    devices = devices[: len(devices) // settings.get("nodes", {"count": 1})["count"]]  # of this node: the first ranks
+    engine.devices = sorted(set[str].intersection(*map(set, devices)))
     return engine
+
+
+def follow(settings: dict[str, Any]) -> None:
+    """Do the share of another node than the first.
+
+    Raises:
+        RuntimeError: a scheduler has ended.
+    """
+    os.environ["SGLANG_BLOCK_NONZERO_RANK_CHILDREN"] = "0"  # or it serves health checks, and waits for its first alone
+    WatchedEngine(**whole_arguments(settings))
+    schedulers = multiprocessing.active_children()
+    ended = connection.wait([each.sentinel for each in schedulers])
+    first = next(each for each in schedulers if each.sentinel in ended)
+    first.join()
+    raise RuntimeError(f"{first.name} (process {first.pid}) ended with exit code {first.exitcode}")
+
+
+def whole_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of SGLang's ServerArgs on this node."""
+    arguments: dict[str, Any] = settings["engine_args"]
+    found = arguments | {"context_length": context_length(arguments)}
+    if nodes := settings.get("nodes"):
+        found |= {"nnodes": nodes["count"], "node_rank": nodes["rank"]}
+        found["dist_init_addr"] = f"{nodes['address']}:{nodes['port']}"
+    return found
 
 
 def context_length(arguments: dict[str, Any]) -> int:

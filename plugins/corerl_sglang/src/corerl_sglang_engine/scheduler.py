@@ -56,6 +56,8 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.model_config.hf_eos_token_id = set()  # only the stop tokens of a request stop it
         if self.max_req_len == self.model_config.context_len - 1:  # the limit is the context, not the cache
             self.max_req_input_len = self.max_req_len - 1  # SGLang's own limit is four lower
+        if self.server_args.nnodes > 1:
+            weights.of_nodes(self.tp_group.device_group)
         self.corerl_requantized = Requantized(self._corerl_model(), ModelWeightParameter)
 
     def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput:

@@ -65,13 +65,17 @@ def engine_speed(size: ModelSize, job: Job, table: Table) -> EngineSpeed:
     heads = min(split, size.key_value_heads)
     weights = size.parameters * size.bytes / split
     passes = size.vocabulary * 4 * BYTES_PER_LOGIT / split / (gpu.terabytes * 1e12)
+    hosts = -(-split // table.links.gpus_per_node)
+    # of each token, two sums a layer among hosts, of which each GPU carries its share
+    sums = 2 * size.layers * 2 * (hosts - 1) / hosts * size.hidden * size.bytes
+    sums /= table.links.between * 1e9 * table.links.gpus_per_node
     return EngineSpeed(
         step=factor * (rates.step_ms * 1e-3 + rates.layer_ms * 1e-3 * size.layers + collectives),
         sample=factor * (rates.sample_us * 1e-6 + passes),
         token=factor * size.cache_bytes / heads / (gpu.terabytes * 1e12),
         least=factor * weights / (gpu.terabytes * 1e12),
-        product=factor * flops / (gpu.decode_tflops * 1e12),
-        prefill=factor * flops / (gpu.matrix_tflops * 1e12),
+        product=factor * flops / (gpu.decode_tflops * 1e12) + sums,
+        prefill=factor * flops / (gpu.matrix_tflops * 1e12) + sums,
         latency=rates.latency,
     )
 

@@ -22,6 +22,8 @@ from corerl_tools.check import memory
 
 SIZES = (1, 2, 4, 8)
 """of tensor and pipeline parallelism that are tried"""
+ENGINE_SIZES = (*SIZES, 16, 32)
+"""GPUs of an engine that are tried"""
 SMALL = 3_000_000_000
 """parameters up to which a processor sets the pace: two engines on a GPU, and engines beside training, are tried"""
 BESIDE_SHARE = 0.25
@@ -175,7 +177,10 @@ def _divides(placed: Values, divided: Values) -> bool:
     strategy, tensor = divided["actor.strategy"], divided["rollout.tensor_model_parallel_size"]
     names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     ranks = math.prod(strategy.get(name, 1) for name in names)
-    return bool(training % ranks == 0 and (own or training) % tensor == 0)
+    whose = "rollout" if own else "runtime"
+    nodes, gpus = placed[f"{whose}.nnodes"], max(1, placed[f"{whose}.n_gpus_per_node"])
+    fits = gpus % tensor == 0 if tensor <= gpus else tensor % gpus == 0 and nodes % (tensor // gpus) == 0
+    return bool(training % ranks == 0 and fits)
 
 
 def own_layout(
@@ -236,7 +241,7 @@ def _divisions(values: Mapping[str, Any], parts: Parts, size: ModelSize, plugins
         strategies.append(given)
     can = _options(parts).keys()
     for strategy in strategies:
-        for tensor in SIZES:
+        for tensor in ENGINE_SIZES:
             if size.heads % tensor or (tensor > 1 and "gpu_memory_utilization" not in can):
                 continue
             for replicas in (1, 2) if tensor == 1 and "replicas" in can and size.parameters <= SMALL else (1,):

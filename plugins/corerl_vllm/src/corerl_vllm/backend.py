@@ -11,6 +11,7 @@ import corerl_vllm_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
+from corerl_engines import nodes
 from corerl_engines.adapters import described, takes
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import recorded_experts
@@ -23,7 +24,7 @@ from corerl_torch.expert_adapters import EXPERTS
 from corerl_torch.routers import COLUMN
 from corerl_vllm.options import TESTED, VllmOptions
 
-KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
+KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent, "VLLM_HOST_IP")
 
 OURS = (
     "model",
@@ -43,6 +44,10 @@ OURS = (
     "quantization_config",
     "mm_processor_cache_gb",
     "mm_device_do_normalize",
+    "nnodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
 )
 """engine arguments that users cannot set"""
 
@@ -60,7 +65,7 @@ FITTING = -1
 """the model's own length, or as much as the cache holds"""
 
 LOOPBACK_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""an engine's processes are on one machine, unless the user selects an executor for several"""
+"""an engine's processes are on one machine, unless the runtime has several for it, or the user selects an executor"""
 
 PRELOADED = (
     "vllm.v1.engine.core",
@@ -98,6 +103,8 @@ class VllmBackend(EngineBackend):
         check_quantization(options, model, device, adapters=takes(model, rollout))
         if options.bitwise and reads_images(model):
             raise ConfigError("rollout.options.bitwise", "vllm has equal bits for models of text alone: use hf")
+        if nodes.here.others:
+            options.check_nodes(len(nodes.here))
         adapter = described(model, rollout, options)
         level = 1 if adapter else options.sleep_level
         settings = {
@@ -162,10 +169,13 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
             "enable_sleep_mode": True,
             "worker_cls": "corerl_vllm_engine.gpu_worker.GpuWorker",
         }
-        variables = os.environ | options.variables()
-        if rollout.tensor_model_parallel_size > 1 and any(variables.get(n) == v for n, v in WITHOUT_MULTICAST.items()):
+        variables, are_several = os.environ | options.variables(), rollout.tensor_model_parallel_size > 1
+        without = any(variables.get(name) == value for name, value in WITHOUT_MULTICAST.items()) or nodes.here.others
+        if are_several and without:
             # a sum over GPUs compiled into one kernel with a norm hangs without multicast (vLLM issue 48071)
             arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
+        if nodes.here.others:
+            arguments["disable_custom_all_reduce"] = True  # for GPUs that all processes of the engine see
     return arguments | options.engine_args
 
 
@@ -200,7 +210,7 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults |= FLOAT32_VARIABLES
     if options.bitwise:
         defaults[corerl_vllm_engine.BITWISE] = "1"
-    if "distributed_executor_backend" not in options.engine_args:
+    if "distributed_executor_backend" not in options.engine_args and not nodes.here.others:
         defaults |= LOOPBACK_VARIABLES
     if device == "cpu":
         defaults |= CPU_VARIABLES | {"VLLM_CPU_KVCACHE_SPACE": str(options.cpu_kv_cache_gb)}

@@ -6,6 +6,7 @@ from typing import Literal
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
+from corerl.errors import ConfigError
 from corerl_check import CpuBound, Finding, GenerationShare, Machine, ModelSize, detect, longest, model_size
 from corerl_engines.options import OVERHEAD, EngineOptions
 from corerl_vllm.replicas import MANY, SMALL, Choice, Work, choose
@@ -99,6 +100,18 @@ class VllmOptions(EngineOptions):
             faster = "two took 0.54 to 0.66 of the time of one on H200s (docs/performance.md)"
             return (Finding("note", KEY, f"auto would choose {engines}, because {choice.reason}; {faster}"),)
         return ()
+
+    def check_nodes(self, nodes: int) -> None:
+        """For :class:`corerl_check.SpansNodes`: replicas would share all GPUs; all ranks sum each layer."""
+        if self.replicas != 1:
+            raise ConfigError(KEY, f"is {self.replicas}: set it to 1 for an engine over {nodes} machines")
+        for name in ("pipeline_parallel_size", "data_parallel_size"):
+            if self.engine_args.get(name, 1) != 1:
+                raise ConfigError(
+                    f"rollout.options.engine_args.{name}",
+                    f"is {self.engine_args[name]}: remove it for an engine over {nodes} machines, whose GPUs are all "
+                    "tensor parallel",
+                )
 
     def check(self, key: str, config: TrainConfig) -> None:
         """See :meth:`corerl_engines.options.EngineOptions.check`; quantised weights beneath adapters raise, too."""

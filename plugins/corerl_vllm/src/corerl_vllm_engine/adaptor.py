@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from multiprocessing import connection
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from corerl_vllm_engine import cores
 from corerl_vllm_engine.adapter import named
@@ -23,10 +25,7 @@ async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
     """Start the engine; returns when it can generate. Replicas start at the same time."""
     if settings.get("preloaded"):
         cores.fork_from_server()
-    if settings.get("reads_images"):
-        from corerl_vllm_engine import images
-
-        settings["engine_args"] = images.engine_arguments() | settings["engine_args"]
+    settings = _with_images(settings)
     configs = [_config(settings) for _ in range(settings["replicas"])]
     if len(configs) == 1:
         return await _prepared(_engine(configs[0]), settings)
@@ -40,7 +39,34 @@ BATCH_OF_A_STEP = UsageContext.LLM_CLASS
 
 def _config(settings: dict[str, Any]) -> Any:
     """Made in one thread: vLLM's config in use is global while another is made."""
-    return AsyncEngineArgs(**settings["engine_args"]).create_engine_config(BATCH_OF_A_STEP)
+    arguments, follows = settings["engine_args"], False
+    if nodes := settings.get("nodes"):
+        follows = nodes["rank"] > 0
+        arguments = arguments | {"nnodes": nodes["count"], "node_rank": nodes["rank"]}
+        arguments |= {"master_addr": nodes["address"], "master_port": nodes["port"]}
+        arguments["distributed_executor_backend"] = "mp"
+    return AsyncEngineArgs(**arguments).create_engine_config(BATCH_OF_A_STEP, headless=follows)
+
+
+def follow(settings: dict[str, Any]) -> None:
+    """Do the share of another node than the first, as ``vllm serve --headless`` does.
+
+    Raises:
+        RuntimeError: a worker has ended.
+    """
+    executor = MultiprocExecutor(_config(_with_images(settings)), monitor_workers=False)
+    ended = connection.wait([worker.proc.sentinel for worker in executor.workers])
+    workers = [worker.proc for worker in executor.workers if worker.proc.sentinel in ended]
+    workers[0].join()
+    raise RuntimeError(f"{workers[0].name} (process {workers[0].pid}) ended with exit code {workers[0].exitcode}")
+
+
+def _with_images(settings: dict[str, Any]) -> dict[str, Any]:
+    if not settings.get("reads_images"):
+        return settings
+    from corerl_vllm_engine import images
+
+    return settings | {"engine_args": images.engine_arguments() | settings["engine_args"]}
 
 
 def _engine(config: Any) -> Any:
@@ -53,6 +79,7 @@ async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     adapter = settings.get("adapter")
     arguments = recording.keeps, settings["bitwise"], adapter
     devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=arguments)
+    devices = devices[: engine.vllm_config.parallel_config.local_world_size]  # of this node: the first ranks
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     made = VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
     made.reads_images = settings.get("reads_images", False)

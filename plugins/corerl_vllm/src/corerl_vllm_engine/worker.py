@@ -10,6 +10,7 @@ import torch
 from corerl_engine import pieces, recorder, weights
 from corerl_engine.digest import digest, digests
 from vllm.config import set_current_vllm_config
+from vllm.distributed.parallel_state import get_world_group
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from corerl_vllm_engine import invariant, log_probs
@@ -42,6 +43,8 @@ class Worker:
             bitwise: the model computes with invariant operations.
             adapter: facts of the adapters that updates consist of; None: they consist of all weights.
         """
+        if self.vllm_config.parallel_config.nnodes > 1:
+            weights.of_nodes(get_world_group().device_group)
         if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
             invariant.use_in(self)
         if adapter is not None:

@@ -36,6 +36,9 @@ def main() -> None:
         return
     connection.sendall(frames.pack({"event": "imported", "version": library.__version__}))
     try:
+        if settings.get("nodes", {}).get("rank"):
+            importlib.import_module(settings["adaptor"]).follow(settings)
+            raise RuntimeError("one of its processes has ended")
         from .server import serve
 
         asyncio.run(serve(connection, settings))

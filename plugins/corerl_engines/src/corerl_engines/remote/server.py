@@ -37,7 +37,12 @@ ASLEEP = ("weights", "kv_cache")
 
 
 class Engine(Protocol):
-    """The interface of an engine's adaptor. A plugin's module has ``async start(settings) -> Engine``."""
+    """The interface of an engine's adaptor. A plugin's module has ``async start(settings) -> Engine``.
+
+    For an engine over several nodes, whose settings have ``nodes`` (``count``, ``rank`` of this one, ``address`` and
+    ``port`` at which they meet), it also has ``follow(settings)``, which does the share of another node than the first,
+    and returns or raises when that has ended.
+    """
 
     dead: type[BaseException]
     """exception raised after the engine's own processes have ended"""
@@ -48,7 +53,7 @@ class Engine(Protocol):
     """largest number of tokens of a prompt and its response together; an adaptor may lack it"""
 
     devices: list[str]
-    """UUIDs of the CUDA devices that all its workers see"""
+    """UUIDs of the CUDA devices that all its workers on this node see"""
 
     parts: "Sequence[Engine]"
     """engines side by side among which this one divides samples; the engine itself if there are none"""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -22,7 +23,7 @@ def read(bucket: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         bucket: ``source`` (``path`` of a file, or ``device`` and ``handle``) and ``tensors``: name, dtype, shape and
             offset of each.
     """
-    return _views(_opened(bucket["source"]), bucket["tensors"])
+    return _views(_opened(bucket), bucket["tensors"])
 
 
 class Held:
@@ -40,7 +41,7 @@ class Held:
     def take(self, bucket: Mapping[str, Any], device: torch.device) -> bool:
         """Copy a bucket, described as for :func:`read`; returns whether its tensors replaced earlier ones in place."""
         layout = bucket["tensors"]
-        flat = _opened(bucket["source"])
+        flat = _opened(bucket)
         if layout == self._layout:
             self.memory.copy_(flat[: len(self.memory)])
             return True
@@ -57,11 +58,46 @@ def memory(source: Mapping[str, Any]) -> Tensor:
     return _shared(source["device"], tuple(source["handle"]))
 
 
-def _opened(source: Mapping[str, Any]) -> Tensor:
-    """(bytes,) uint8: the memory of a bucket."""
-    shared = memory(source)
+def of_nodes(group: Any) -> None:
+    """From now on only the first rank of this group, of all ranks of an engine over several nodes, opens buckets."""
+    global _nodes
+    _nodes = group
+
+
+_nodes: Any = None
+"""ranks to which the first one broadcasts each bucket; None: all open it themselves"""
+
+
+def _opened(bucket: Mapping[str, Any]) -> Tensor:
+    """(bytes,) uint8: the memory of a bucket, or a copy of it."""
+    if _nodes is not None:
+        return _broadcast(bucket)
+    shared = memory(bucket["source"])
     # an engine that can sleep keeps weights in memory that other devices cannot write
     return shared.to(torch.cuda.current_device()) if shared.is_cuda else shared
+
+
+def _broadcast(bucket: Mapping[str, Any]) -> Tensor:
+    """On the device of the group's backend.
+
+    Raises:
+        RuntimeError: the first rank could not open the bucket.
+    """
+    device = torch.device("cuda" if dist.get_backend(_nodes) == "nccl" else "cpu")
+    flat = torch.empty(
+        max(each["offset"] + _size(each) for each in bucket["tensors"]), dtype=torch.uint8, device=device
+    )
+    is_open, why = torch.ones(1, dtype=torch.uint8, device=device), "the first rank could not read the weights"
+    if dist.get_rank(_nodes) == 0:
+        try:
+            flat.copy_(memory(bucket["source"])[: len(flat)])
+        except Exception as error:
+            is_open, why = is_open.zero_(), f"{type(error).__name__}: {error}"
+    dist.broadcast(is_open, group_src=0, group=_nodes)
+    if not is_open.item():
+        raise RuntimeError(why)
+    dist.broadcast(flat, group_src=0, group=_nodes)
+    return flat
 
 
 def _views(flat: Tensor, layout: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Tensor]]:

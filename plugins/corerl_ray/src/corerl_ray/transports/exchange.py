@@ -113,7 +113,8 @@ class End:
         assert self.channel is not None
         with self.channel.breaking():
             options = dist.AllToAllOptions()
-            self.channel.group.alltoall_base(into, given, list(sizes_into), list(sizes), options).wait()
+            work = self.channel.group.alltoall_base(into, given, list(sizes_into), list(sizes), options)
+        self.channel.wait(work)
 
     def receive(self, timeout: float) -> None:
         """Receive the rounds of an update, each as soon as a half of the memory is free."""

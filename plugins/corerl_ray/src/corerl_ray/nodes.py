@@ -1,0 +1,90 @@
+"""The other nodes of a rollout worker whose engine covers several: an actor on each starts a follower."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.util
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from corerl.errors import RunError
+from corerl_engines import nodes
+from corerl_ray.host import Failure, end_with_parent, hear_of_children
+
+REPORTING = 20.0
+"""seconds for a node's report on the end of its process"""
+
+
+@dataclass
+class OtherNode:
+    """For :class:`corerl_engines.nodes.Node`. Each start has an actor of its own, which ends with the worker's process.
+
+    Attributes:
+        place: Ray's scheduling of the actor.
+        options: further options of the actor.
+        environment: variables that Ray may log.
+        own: variables that are sent in a call: devices, secrets.
+        timeout: of a start, in seconds.
+    """
+
+    address: str
+    place: PlacementGroupSchedulingStrategy
+    options: Mapping[str, Any]
+    environment: Mapping[str, str]
+    own: Mapping[str, str]
+    timeout: float
+    _host: Any = field(default=None, init=False)
+
+    def start(self, order: nodes.Order) -> None:
+        if self._host is not None:
+            ray.kill(self._host, no_restart=True)
+        actor: Any = ray.remote(PartHost)
+        self._host = actor.options(
+            num_cpus=0,
+            scheduling_strategy=self.place,
+            runtime_env={"env_vars": dict(self.environment)},
+            max_restarts=0,
+            max_concurrency=2,
+            enable_task_events=False,
+            **self.options,
+        ).remote(str(Path.cwd()), sys.path)
+        try:
+            result = ray.get(self._host.start.remote(order, self.own), timeout=self.timeout)
+        except RayError as error:
+            what = str(error).strip().splitlines()[-1]
+            raise RunError(f"no process could be started there within {self.timeout:g} s ({what})") from None
+        if isinstance(result, Failure):
+            raise result.error("its process")
+
+    def how_ended(self) -> str:
+        try:
+            return str(ray.get(self._host.how_ended.remote(), timeout=REPORTING))
+        except RayError:
+            return "the node cannot be reached: its machine or the network failed"
+
+
+class PartHost:
+    """The actor of a follower, on its node."""
+
+    def __init__(self, folder: str, paths: Sequence[str]) -> None:
+        hear_of_children()
+        end_with_parent()
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        sys.path += [path for path in paths if path not in sys.path]
+
+    def start(self, order: nodes.Order, own: Mapping[str, str]) -> Failure | None:
+        os.environ.update(own)
+        try:
+            self._part = nodes.Part(order, str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
+        except Exception as error:
+            return Failure.of(error)
+        return None
+
+    def how_ended(self) -> str:
+        return self._part.how_ended()
