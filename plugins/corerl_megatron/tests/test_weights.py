@@ -3,6 +3,7 @@
 import itertools
 import os
 
+import megatron_jobs as jobs
 import pytest
 import torch
 
@@ -10,7 +11,6 @@ from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl_megatron.reading import read
 from corerl_torch.loading import load_model
-from corerl_torch.weights.names import as_in_files
 from families import write_config
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
@@ -27,6 +27,9 @@ CASES = [
     *((layout, ("qwen3_moe", False)) for layout in ((1, {}), (2, {}), (2, TENSOR), (2, PIPELINE), (2, EXPERT))),
     ((4, {**TENSOR, **PIPELINE}), ("qwen2", False)),
     ((4, {**TENSOR, **PIPELINE, **EXPERT}), ("qwen3_moe", False)),
+    *((layout, ("deepseek_v3", False)) for layout in ((2, PIPELINE), (2, TENSOR), (2, EXPERT))),
+    *((layout, ("glm4_moe", False)) for layout in ((2, PIPELINE), (2, TENSOR), (2, EXPERT))),
+    ((4, {**TENSOR, **PIPELINE, **EXPERT}), ("deepseek_v3", False)),
     ((2, TENSOR), ("qwen2", True)),
     ((2, TENSOR), ("qwen3_moe", True)),
 ]
@@ -46,7 +49,8 @@ def test_weights_come_out_as_they_went_in_also_of_a_checkpoint_without_ranks(
     named = ModelConfig(model_dirs[model], load_format="dummy", dtype="fp32")
     loaded = load_model(named, "lm", device="cpu", dtype=torch.float32)
     stored = dict(read(tmp_path, named))
-    true = dict(as_in_files(loaded.config, loaded.named_parameters()))
+    jobs.disturb(loaded)
+    true = jobs.in_files(loaded)
     assert stored.keys() == true.keys()
     assert all(torch.equal(tensor, true[name]) for name, tensor in stored.items())
 

@@ -88,15 +88,16 @@ def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]
 
 
 def _place(weight: Weight, stored: Mapping[str, Any], folder: Path) -> Slice:
-    """The position of a weight: a tensor of its own, or a slice of the tensor of all layers."""
+    """The position of a weight: a tensor of its own, or a slice of the tensor of all experts, of all layers or both."""
     for name in weight.names:
-        key, index = name, list[int]()
-        if found := LAYER.fullmatch(key):
-            key, index = f"decoder.layers{found[3]}", [int(found[2])]
-        if found := EXPERT.fullmatch(key):
+        places: list[Slice] = [(name, ())]
+        if found := EXPERT.fullmatch(name):
             stem = found[1].removesuffix("local_experts.")
-            key, index = f"{stem}experts{found[3]}", [*index, int(found[2])]
-        for place in ((key, tuple(index)), (name, ())):
+            places.append((f"{stem}experts{found[3]}", (int(found[2]),)))
+        for key, index in tuple(places):
+            if found := LAYER.fullmatch(key):
+                places.append((f"decoder.layers{found[3]}", (int(found[2]), *index)))
+        for place in reversed(places):
             if place[0] in stored:
                 return place
     raise ModelError(f"{folder} has no '{weight.names[0]}': it is a checkpoint of another model")

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Size
@@ -11,7 +12,7 @@ from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import Geometry
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.families.family import EMBEDDING, NORM, OUTPUT, SCORE, Kind, Rule
-from corerl_torch.weights import as_in_files
+from corerl_torch.weights import as_in_files, saved_buffers
 
 LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..*)")
 EXPERT = re.compile(r"(.*mlp\.experts\.local_experts\.)(\d+)(\..*)")
@@ -25,6 +26,7 @@ class Weight:
         names: its possible names: with plain and with fused norms; expert and layer counted over all ranks.
         parts: Hugging Face's names.
         copy: the name of a tied copy on the last pipeline stage, which is filled too.
+        buffer: it is no parameter.
     """
 
     names: tuple[str, ...]
@@ -32,6 +34,7 @@ class Weight:
     kind: Kind
     expert: int | None = None
     copy: str | None = None
+    buffer: bool = False
 
 
 def mapped(facts: ModelFacts, meta: Any, head: str) -> tuple[list[Weight], dict[str, Size], Geometry]:
@@ -41,7 +44,8 @@ def mapped(facts: ModelFacts, meta: Any, head: str) -> tuple[list[Weight], dict[
         ModelError: the mapping of its family does not know a weight.
     """
     geometry = Geometry(facts.key_value_heads, facts.heads // facts.key_value_heads, meta.config.vocab_size)
-    shapes = {name: tensor.shape for name, tensor in as_in_files(meta.config, meta.named_parameters())}
+    named = chain(as_in_files(meta.config, meta.named_parameters()), saved_buffers(meta))
+    shapes = {name: tensor.shape for name, tensor in named}
     tied = bool(meta.config.tie_word_embeddings) and head == "lm"
     present = [each for each in table(facts, head=head, tied=tied) if set(each.parts) <= shapes.keys()]
     if rest := sorted(shapes.keys() - {part for each in present for part in each.parts}):
@@ -70,4 +74,4 @@ def table(facts: ModelFacts, *, head: str, tied: bool) -> list[Weight]:
 
 def _weight(rule: Rule, ours: str = "", theirs: str = "", expert: int | None = None, copy: str | None = None) -> Weight:
     names = (ours + rule.megatron,) if rule.fused is None else (ours + rule.megatron, ours + rule.fused)
-    return Weight(names, tuple(theirs + part for part in rule.parts), rule.kind, expert, copy)
+    return Weight(names, tuple(theirs + part for part in rule.parts), rule.kind, expert, copy, rule.buffer)

@@ -1,6 +1,6 @@
 """The facts of a family: which weights of megatron-core are made from which of Hugging Face's, and how."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,29 +26,62 @@ class Rule:
         megatron: its name in the local layer specification.
         parts: Hugging Face's names of its parts.
         fused: its name if Transformer Engine puts it into the following linear layer.
+        buffer: no optimizer changes it; float32 in every model.
     """
 
     megatron: str
     parts: tuple[str, ...]
     kind: Kind = "whole"
     fused: str | None = None
+    buffer: bool = False
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The experts of a model.
+
+    Attributes:
+        number: of a layer.
+        width: intermediate size of one.
+        dense: leading layers without experts.
+        shared: intermediate size of the experts that all tokens pass; 0: there are none.
+        settings: for megatron-core's TransformerConfig.
+    """
+
+    number: int
+    width: int
+    dense: int = 0
+    shared: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _nothing(config: Mapping[str, Any]) -> Any:
+    return None
 
 
 @dataclass(frozen=True)
 class Family:
-    """One value of transformers' ``model_type``.
+    """One value of transformers' ``model_type``. Functions get the Hugging Face config.
 
     Attributes:
         layer: rules of a decoder layer, after ``decoder.layers.N.`` and ``model.layers.N.``.
         expert: rules of an expert, after ``mlp.experts.local_experts.N.`` and ``mlp.experts.N.`` of its layer.
         settings: for megatron-core's TransformerConfig.
         assumes: keys of the Hugging Face config, with the one value that the rules support.
+        of_config: further settings.
+        mixture: the experts; None for a dense model.
+        refusal: why megatron-core cannot run this model; None if it can.
+        latent: attention is multi-latent (:mod:`corerl_megatron.latent`).
     """
 
     layer: tuple[Rule, ...]
     expert: tuple[Rule, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     assumes: Mapping[str, Any] = field(default_factory=dict)
+    of_config: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = _nothing
+    mixture: Callable[[Mapping[str, Any]], Mixture | None] = _nothing
+    refusal: Callable[[Mapping[str, Any]], str | None] = _nothing
+    latent: bool = False
 
 
 EMBEDDING = Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), "vocabulary")
