@@ -66,8 +66,9 @@ CASES = {
     2: "qwen2-tied,tp=2 qwen3,tp=2 qwen3,tp=2,sp=True llama,pp=2 qwen2-tied,pp=2 qwen3,pp=2,vpp=2 qwen3,cp=2 qwen3 "
     "moe,ep=2 moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2 "
     "moe-replay,ep=2 moe-replay,tp=2,sp=True,ep=2 moe-replay,pp=2 moe-replay,cp=2 "
-    "deepseek-dense,tp=2 deepseek,tp=2,sp=True deepseek,tp=2,sp=True,ep=2 deepseek,pp=2 deepseek,pp=2,vpp=2 deepseek,ep=2 "
-    "deepseek,cp=2 deepseek-replay,pp=2 glm-dense,tp=2 glm,tp=2,sp=True,ep=2 glm,pp=2 glm,ep=2 glm,cp=2 glm-replay,ep=2",
+    "deepseek-dense,tp=2 deepseek,tp=2,sp=True deepseek,tp=2,sp=True,ep=2 deepseek,pp=2 deepseek,pp=2,vpp=2 "
+    "deepseek,ep=2 deepseek,cp=2 deepseek-replay,pp=2 glm-dense,tp=2 glm,tp=2,sp=True,ep=2 glm,pp=2 glm,ep=2 glm,cp=2 "
+    "glm-replay,ep=2",
     4: "qwen2-tied,tp=2,pp=2 qwen3,tp=2,sp=True,pp=2,vpp=2 qwen3,tp=2,cp=2 qwen3,tp=2,sp=True,cp=2 llama,pp=2,cp=2 "
     "llama,pp=4 qwen2-tied,tp=2 qwen3,cp=4 moe,ep=4 moe,ep=2,pp=2 moe,tp=2,sp=True,ep=4 "
     "moe-replay,ep=2,pp=2 moe-replay,tp=2,sp=True,ep=4",
@@ -132,9 +133,10 @@ def _case(model: str, options: dict[str, Any], device: str) -> dict[str, Any]:
         found = _compare(plain, batch, objective, expected)
         del plain
         found |= _goes_on(spec, options, batch, objective, expected["after"], folder)
-        losses = _bf16(folder, device, options, batch, objective, spec.head)
-        found["bf16_loss"] = abs(losses[0] / expected["metrics"]["loss"] - 1)
-        found["bf16_finite"] = all(math.isfinite(loss) for loss in losses)
+        if device == "cuda":
+            losses = _bf16(folder, device, options, batch, objective, spec.head)
+            found["bf16_loss"] = abs(losses[0] / expected["metrics"]["loss"] - 1)
+            found["bf16_finite"] = all(math.isfinite(loss) for loss in losses)
         dist.barrier()
         return found
 
@@ -190,7 +192,8 @@ def _write_sigmoid(kind: str, folder: Path, shape: dict[str, Any], *, dense: boo
         latent: dict[str, Any] = {"q_lora_rank": 48, "kv_lora_rank": 40, "qk_rope_head_dim": 16}
         latent |= {"qk_nope_head_dim": 24, "v_head_dim": 32, "n_group": 4, "topk_group": 2}
         latent |= {"max_position_embeddings": 128, "rope_parameters": {**yarn, "mscale": 1.0, "mscale_all_dim": 0.7}}
-        config = DeepseekV3Config(**{**shape, "num_key_value_heads": 4}, **experts, **latent)
+        own = {name: size for name, size in shape.items() if name != "head_dim"}
+        config = DeepseekV3Config(**{**own, "num_key_value_heads": 4}, **experts, **latent)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)
     for name, tensor in model.state_dict().items():

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import (
     DeepseekV3Config,
     Glm4MoeConfig,
+    GptOssConfig,
     LlamaConfig,
     PretrainedConfig,
     Qwen2Config,
@@ -22,6 +23,7 @@ FAMILIES: dict[str, type[PretrainedConfig]] = {
     "qwen3_moe": Qwen3MoeConfig,
     "deepseek_v3": DeepseekV3Config,
     "glm4_moe": Glm4MoeConfig,
+    "gpt_oss": GptOssConfig,
 }
 
 SIGMOID: dict[str, Any] = {"n_routed_experts": 8, "moe_intermediate_size": 16, "n_shared_experts": 2}
@@ -45,6 +47,12 @@ MORE: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 128,
     },
     "glm4_moe": {**SIGMOID, "num_experts_per_tok": 2, "use_qk_norm": True, "attention_bias": True},
+    "gpt_oss": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 4,
+    },
 }
 """beside the common shape"""
 

@@ -164,7 +164,6 @@ class Jobs(RankJobs):
         same = all(torch.equal(tensor, source[name]) for name, tensor in streamed.items())
         return {"same": same and streamed.keys() == source.keys(), "own": len(weights_table.parameters)}
 
-
     def behind(self, job):
         """A checkpoint that is written while the weights change: is it of the weights as they were?"""
         named = ModelConfig(path=job["model"], load_format="dummy", dtype="fp32")
@@ -208,10 +207,12 @@ def no_device_but_the_cpu():
     return mock.patch.object(torch.cuda, "current_device", lambda: "cpu")
 
 
+@torch.no_grad()
 def disturb(model):
-    """Give every buffer of the model's files values that matter; first they are zeros."""
-    for _, buffer in saved_buffers(model):
-        buffer.copy_(torch.randn(buffer.shape, generator=torch.Generator().manual_seed(2)) * 0.2)
+    """Give every buffer of the model's files and every bias values that matter; first they are zeros."""
+    biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
+    for each in (*(buffer for _, buffer in saved_buffers(model)), *biases):
+        each.copy_(torch.randn(each.shape, generator=torch.Generator().manual_seed(2)) * 0.2)
 
 
 def in_files(model):

@@ -14,7 +14,7 @@ from corerl_torch.loading import load_model
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
 TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
-CASES = [(TENSOR, "deepseek_v3"), (PIPELINE, "glm4_moe"), (TENSOR, "qwen3")]
+CASES = [(TENSOR, "deepseek_v3"), (PIPELINE, "glm4_moe"), (TENSOR, "gpt_oss")]
 
 
 @pytest.mark.parametrize(("layout", "family"), CASES if os.environ.get("CORERL_EVERY_LAYOUT") == "1" else CASES[:1])

@@ -26,12 +26,14 @@ CASES = [
     (ONE, "deepseek_v3", (1, 8, 4)),
     (CONTEXT, "qwen3_moe", SHAPE),
     (ONE, "glm4_moe", (1, 8, 2)),
+    (ONE, "gpt_oss", SHAPE),
+    (CONTEXT, "gpt_oss", SHAPE),
     (CONTEXT, "deepseek_v3", (1, 8, 4)),
     (CONTEXT, "glm4_moe", (1, 8, 2)),
 ]
 
 
-@pytest.mark.parametrize(("layout", "family", "shape"), CASES if EVERY else CASES[:4])
+@pytest.mark.parametrize(("layout", "family", "shape"), CASES if EVERY else CASES[:5])
 def test_outputs_and_gradients_of_experts_are_those_of_torch(worlds, model_dirs, layout, family, shape):
     size, options = layout
     world = worlds(size, **options)

@@ -27,8 +27,12 @@ CASES = [
     *((layout, ("qwen3_moe", False)) for layout in ((1, {}), (2, {}), (2, TENSOR), (2, PIPELINE), (2, EXPERT))),
     ((4, {**TENSOR, **PIPELINE}), ("qwen2", False)),
     ((4, {**TENSOR, **PIPELINE, **EXPERT}), ("qwen3_moe", False)),
-    *((layout, ("deepseek_v3", False)) for layout in ((2, PIPELINE), (2, TENSOR), (2, EXPERT))),
-    *((layout, ("glm4_moe", False)) for layout in ((2, PIPELINE), (2, TENSOR), (2, EXPERT))),
+    *(
+        (layout, (kind, False))
+        for layout, kind in itertools.product(
+            ((2, PIPELINE), (2, TENSOR), (2, EXPERT)), ("deepseek_v3", "glm4_moe", "gpt_oss")
+        )
+    ),
     ((4, {**TENSOR, **PIPELINE, **EXPERT}), ("deepseek_v3", False)),
     ((2, TENSOR), ("qwen2", True)),
     ((2, TENSOR), ("qwen3_moe", True)),

@@ -13,7 +13,7 @@ from typing import Any
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.models import overridden
-from corerl_megatron.families import FAMILIES
+from corerl_megatron.families import FAMILIES, MISSING
 from corerl_megatron.families.family import Mixture
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.transformer_keys import check_transformer
@@ -52,7 +52,10 @@ class ModelFacts:
     @property
     def divided(self) -> Mapping[str, int]:
         """Size -> its value, of those that tensor-parallel ranks share."""
-        sizes = {f"{self.heads} attention heads": self.heads, f"{self.key_value_heads} key and value heads": self.key_value_heads}
+        sizes = {
+            f"{self.heads} attention heads": self.heads,
+            f"{self.key_value_heads} key and value heads": self.key_value_heads,
+        }
         if self.mixture is None or self.mixture.dense:
             sizes[f"intermediate size {self.intermediate}"] = self.intermediate
         if self.mixture is not None and self.mixture.shared:
@@ -67,6 +70,8 @@ class ModelFacts:
             ConfigError: the family has no mapping, or its mapping does not fit this model.
         """
         model_type = str(config.get("model_type"))
+        if model_type in MISSING:
+            raise ConfigError(key, f"strategy megatron cannot run model_type '{model_type}': {MISSING[model_type]}")
         if model_type not in FAMILIES:
             known = ", ".join(sorted(FAMILIES))
             raise ConfigError(

@@ -102,7 +102,12 @@ class LatentAttention(MegatronModule):  # type: ignore[misc]
         )
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *, packed_seq_params: PackedRows, **named: Any
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        packed_seq_params: PackedRows,
+        **named: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(own tokens, 1, hidden size), and no bias."""
         shape, rows = self.shape, packed_seq_params

@@ -69,7 +69,13 @@ class Stage(GPTModel):  # type: ignore[misc]
         experts = [facts.has_experts(layer) for layer in range(first, first + count)]
         super().__init__(
             config,
-            layers(config, experts, latent=_latent(facts), plain=lora.enabled(spec)),
+            layers(
+                config,
+                experts,
+                latent=_latent(facts),
+                windows=FAMILIES[facts.model_type].windows(facts.config),
+                plain=lora.enabled(spec),
+            ),
             vocab_size=padded_vocabulary(vocabulary, ranks.tensor.size),
             max_sequence_length=1,  # used only by learned position embeddings
             pre_process=is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
@@ -79,7 +85,7 @@ class Stage(GPTModel):  # type: ignore[misc]
             vp_stage=vp_stage,
         )
         self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
-        self.ranks, self.rotary = ranks, rotary
+        self.ranks, self.rotary, self.angles_once = ranks, rotary, FAMILIES[facts.model_type].stacked
         self.replay = StageReplay.of(self, spec, ranks)
         if self.post_process:
             own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
@@ -122,6 +128,8 @@ class Stage(GPTModel):  # type: ignore[misc]
     def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
         like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
         cosine, sine = (each.transpose(0, 1) for each in self.rotary(like, inputs["position_ids"]))
+        if self.angles_once:
+            cosine, sine = (torch.cat((each, each), dim=-1) for each in (cosine, sine))
         return PackedRows(
             qkv_format="thd",
             bounds=inputs["cu_seq_lens_q"],

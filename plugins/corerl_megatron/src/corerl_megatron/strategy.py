@@ -156,8 +156,10 @@ class MegatronStrategy:
 
     @contextmanager
     def sharded_weights(self, dtype: torch.dtype | None = None) -> Iterator[list[Piece] | None]:
-        """See :class:`corerl.contracts.pieces.ShardedStrategy`; not of merged adapters and of mbridge's export."""
-        if self.adapted is not None or self.options.use_mbridge:
+        """See :class:`corerl.contracts.pieces.ShardedStrategy`; not of merged adapters, of mbridge's export,
+        and of experts that files have in one tensor.
+        """
+        if self.adapted is not None or self.options.use_mbridge or self.weights_table.stacked:
             yield None
             return
         away = self._weights.away and not self.options.param_offload

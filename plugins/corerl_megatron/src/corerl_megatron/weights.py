@@ -15,8 +15,9 @@ from torch import Tensor
 from corerl.contracts.pieces import Piece
 from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import held, shard, unshard
+from corerl_megatron.families import FAMILIES
 from corerl_megatron.parallel import Group, Layout
-from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
+from corerl_megatron.table import EXPERT, LAYER, Weight, experts_apart, experts_together, mapped
 from corerl_torch import ranks as world
 
 
@@ -31,6 +32,7 @@ class Weights:
     def __init__(self, pieces: Sequence[Any], facts: ModelFacts, meta: Any, ranks: Layout, head: str) -> None:
         self.pieces, self.ranks, self.facts = pieces, ranks, facts
         table, self.shapes, self.geometry = mapped(facts, meta, head)
+        self.stacked = FAMILIES[facts.model_type].stacked
         self.table = [weight for weight in table if not weight.buffer]
         self.buffers = [weight for weight in table if weight.buffer]
         self.parameters: dict[str, Tensor] = dict(_global_names(pieces, facts, ranks, "named_parameters"))
@@ -80,6 +82,8 @@ class Weights:
         of: Callable[[Tensor], Tensor],
     ) -> None:
         tensor = self.ranks.tensor
+        if source is not None and self.stacked:
+            source = dict(experts_apart(source.items()))
         for weight in weights:
             parts = []
             for name in weight.parts:
@@ -101,6 +105,10 @@ class Weights:
         Args:
             of: the streamed tensor of a parameter, in its shape: itself, its gradient, the optimizer's moments.
         """
+        named = self._stream(of)
+        yield from experts_together(named, self.facts.experts) if self.stacked else named
+
+    def _stream(self, of: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
         like = of(next(iter(self.parameters.values())))
         for weight in self.table:
             parameter = self.local(weight)
@@ -159,9 +167,7 @@ class Weights:
         return parts
 
 
-def _global_names(
-    pieces: Sequence[Any], facts: ModelFacts, ranks: Layout, named: str
-) -> Iterator[tuple[str, Tensor]]:
+def _global_names(pieces: Sequence[Any], facts: ModelFacts, ranks: Layout, named: str) -> Iterator[tuple[str, Tensor]]:
     """This rank's parameters or buffers, with layers and experts counted over all ranks."""
     first = ranks.expert.rank * (facts.experts // ranks.expert.size)
     for piece in pieces:

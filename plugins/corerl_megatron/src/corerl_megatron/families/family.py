@@ -4,17 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"]
+Kind = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gate_up", "turned", "turned_pairs"]
 """Division of a weight among tensor-parallel ranks.
 
-==============  ===================================================================================================
-``whole``       every rank has the whole weight
-``rows``        dimension 0 is cut: output features
-``columns``     dimension 1 is cut: input features
-``vocabulary``  ``rows`` after padding with zeros to a multiple of the ranks
-``qkv``         query, key and value by groups: a group's query heads, its key head, its value head; groups stay whole
-``gate_up``     a rank's part of the gate above its part of the up projection
-==============  ===================================================================================================
+================  =================================================================================================
+``whole``         every rank has the whole weight
+``rows``          dimension 0 is cut: output features
+``columns``       dimension 1 is cut: input features
+``vocabulary``    ``rows`` after padding with zeros to a multiple of the ranks
+``qkv``           query, key and value by groups: a group's query heads, its key head, its value head; groups stay whole
+``gate_up``       a rank's part of the gate above its part of the up projection
+``turned``        every rank has the whole weight, transposed
+``turned_pairs``  the same of a gate and an up projection, whose output features alternate in Hugging Face's weight
+================  =================================================================================================
 """
 
 
@@ -72,6 +74,9 @@ class Family:
         mixture: the experts; None for a dense model.
         refusal: why megatron-core cannot run this model; None if it can.
         latent: attention is multi-latent (:mod:`corerl_megatron.latent`).
+        windows: of each layer, the number of tokens that a token sees, or None; with them attention has sinks.
+        stacked: the files have one tensor for all experts of a layer, ``mlp.experts.NAME`` for each NAME of
+            ``expert``; the rotation has each angle once.
     """
 
     layer: tuple[Rule, ...]
@@ -82,6 +87,8 @@ class Family:
     mixture: Callable[[Mapping[str, Any]], Mixture | None] = _nothing
     refusal: Callable[[Mapping[str, Any]], str | None] = _nothing
     latent: bool = False
+    windows: Callable[[Mapping[str, Any]], list[int | None] | None] = _nothing
+    stacked: bool = False
 
 
 EMBEDDING = Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), "vocabulary")
