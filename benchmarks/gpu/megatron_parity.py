@@ -8,7 +8,7 @@ the distributed optimizer (recomputing all layers), whether weights come out as 
 one process reads, and how far training that goes on from it is off. ``bf16_loss`` is the relative error of the loss in
 bf16, and of three updates with all offloaded between the last must be finite. ``…-replay`` replays random experts.
 ``deepseek`` and ``glm`` (GLM-4-MoE) have a dense first layer, then sigmoid experts whose bias is no zero; in ``-dense``
-all layers are dense, and run on a CPU too (``--device cpu``). A case takes 3 to 6 s.
+all layers are dense, and run on a CPU too (``--device cpu``). ``gptoss`` alternates windows. A case takes 3 to 6 s.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     Glm4MoeConfig,
+    GptOssConfig,
     LlamaConfig,
     Qwen2Config,
     Qwen3Config,
@@ -52,7 +53,7 @@ from corerl_torch.routers import COLUMN
 from corerl_torch.weights.names import as_in_files
 
 VOCABULARY = 331
-LAYERS, EXPERTS, CHOSEN = 4, 8, {"moe": 2, "deepseek": 4, "glm": 2}
+LAYERS, EXPERTS, CHOSEN = 4, 8, {"moe": 2, "deepseek": 4, "glm": 2, "gptoss": 2}
 SHORT = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -62,13 +63,13 @@ SHORT = {
     "sp": "sequence_parallel",
 }
 CASES = {
-    1: "qwen2 qwen2-tied qwen3 llama moe moe-replay deepseek deepseek-dense glm glm-replay",
+    1: "qwen2 qwen2-tied qwen3 llama moe moe-replay deepseek deepseek-dense glm glm-replay gptoss gptoss-replay",
     2: "qwen2-tied,tp=2 qwen3,tp=2 qwen3,tp=2,sp=True llama,pp=2 qwen2-tied,pp=2 qwen3,pp=2,vpp=2 qwen3,cp=2 qwen3 "
     "moe,ep=2 moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2 "
     "moe-replay,ep=2 moe-replay,tp=2,sp=True,ep=2 moe-replay,pp=2 moe-replay,cp=2 "
     "deepseek-dense,tp=2 deepseek,tp=2,sp=True deepseek,tp=2,sp=True,ep=2 deepseek,pp=2 deepseek,pp=2,vpp=2 "
     "deepseek,ep=2 deepseek,cp=2 deepseek-replay,pp=2 glm-dense,tp=2 glm,tp=2,sp=True,ep=2 glm,pp=2 glm,ep=2 glm,cp=2 "
-    "glm-replay,ep=2",
+    "glm-replay,ep=2 gptoss,tp=2,sp=True gptoss,tp=2,sp=True,ep=2 gptoss,pp=2 gptoss,ep=2 gptoss,cp=2",
     4: "qwen2-tied,tp=2,pp=2 qwen3,tp=2,sp=True,pp=2,vpp=2 qwen3,tp=2,cp=2 qwen3,tp=2,sp=True,cp=2 llama,pp=2,cp=2 "
     "llama,pp=4 qwen2-tied,tp=2 qwen3,cp=4 moe,ep=4 moe,ep=2,pp=2 moe,tp=2,sp=True,ep=4 "
     "moe-replay,ep=2,pp=2 moe-replay,tp=2,sp=True,ep=4",
@@ -127,7 +128,7 @@ def _case(model: str, options: dict[str, Any], device: str) -> dict[str, Any]:
         batch, objective = _batch(), _Loss(spec.head)
         if model.endswith("-replay"):
             kind = model.partition("-")[0]
-            batch.columns[COLUMN] = _experts(batch, LAYERS - (kind != "moe"), CHOSEN[kind])
+            batch.columns[COLUMN] = _experts(batch, LAYERS - (kind in ("deepseek", "glm")), CHOSEN[kind])
         expected = _torch(spec, batch, objective)
         plain = MegatronStrategy(spec, MegatronOptions(**options, use_distributed_optimizer=False, logits_chunk_size=7))
         found = _compare(plain, batch, objective, expected)
@@ -173,20 +174,24 @@ def _write(kind: str, folder: Path, *, tied: bool, dense: bool) -> None:
             "norm_topk_prob": True,
         }
         Qwen3MoeConfig(architectures=["Qwen3MoeForCausalLM"], **shape, **experts).save_pretrained(folder)
-    elif kind in ("deepseek", "glm"):
-        _write_sigmoid(kind, folder, shape, dense=dense)
+    elif kind in CHOSEN:
+        _write_weights(kind, folder, shape, dense=dense)
     else:
         config: Any = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}[kind]
         config(architectures=[f"{kind.capitalize()}ForCausalLM"], **shape).save_pretrained(folder)
 
 
-def _write_sigmoid(kind: str, folder: Path, shape: dict[str, Any], *, dense: bool) -> None:
-    """With weights, as the bias of the experts' scores is no zero."""
+def _write_weights(kind: str, folder: Path, shape: dict[str, Any], *, dense: bool) -> None:
+    """With weights, so that no bias is zero."""
     experts: dict[str, Any] = {"n_routed_experts": EXPERTS, "num_experts_per_tok": CHOSEN[kind], "n_shared_experts": 2}
     experts |= {"moe_intermediate_size": 64, "routed_scaling_factor": 1.5}
     experts["first_k_dense_replace"] = LAYERS if dense else 1
-    if kind == "glm":
-        config: Any = Glm4MoeConfig(**shape, **experts, use_qk_norm=True, attention_bias=True)
+    if kind == "gptoss":
+        windows = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+        chosen = {"num_local_experts": EXPERTS, "num_experts_per_tok": CHOSEN[kind]}
+        config: Any = GptOssConfig(**shape, **chosen, layer_types=windows, sliding_window=8)
+    elif kind == "glm":
+        config = Glm4MoeConfig(**shape, **experts, use_qk_norm=True, attention_bias=True)
     else:
         yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
         latent: dict[str, Any] = {"q_lora_rank": 48, "kv_lora_rank": 40, "qk_rope_head_dim": 16}

@@ -231,7 +231,8 @@ def filled(pieces, facts, meta, ranks, loaded, head="lm"):
 
 
 def _gating(router, states):
-    return torch.nn.functional.linear(states.float(), router.weight.float())
+    bias = None if getattr(router, "bias", None) is None else router.bias.float()
+    return torch.nn.functional.linear(states.float(), router.weight.float(), bias)
 
 
 def _gradient(parameter):

@@ -88,8 +88,7 @@ class PackedAttention(nn.Module):
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> Any:
         """megatron-core's description of this rank's sinks."""
         state = self.state_dict(prefix="", keep_vars=True)
-        more = {} if metadata is None else {"dp_cp_group": metadata["dp_cp_group"]}
-        return make_sharded_tensors_for_checkpoint(state, prefix, {"sinks": 0}, sharded_offsets, **more)
+        return make_sharded_tensors_for_checkpoint(state, prefix, {"sinks": 0}, sharded_offsets)
 
 
 def attend(

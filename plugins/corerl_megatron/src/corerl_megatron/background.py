@@ -13,7 +13,8 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.strategies import torch as library
-from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 
@@ -45,7 +46,8 @@ class InBackground(library.TorchDistSaveShardedStrategy):  # type: ignore[misc]
 
     def __init__(self, group: Any) -> None:
         super().__init__("torch_dist", 1)
-        self.group, self.written = group, None
+        self.group = group
+        self.written: Any = None
 
     def save(self, sharded_state_dict: dict[str, Any], checkpoint_dir: str | Path) -> None:
         """As megatron-core's method, up to the copy."""

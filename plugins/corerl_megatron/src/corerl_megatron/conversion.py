@@ -33,6 +33,9 @@ def shard(kind: Kind, parts: Sequence[Tensor], rank: int, ranks: int, geometry: 
     if kind == "qkv":
         return _interleave(parts, geometry).chunk(ranks)[rank]
     (whole,) = parts
+    if kind in ("turned", "turned_pairs"):
+        turned = whole.t()
+        return torch.cat([turned[::2], turned[1::2]]) if kind == "turned_pairs" else turned.contiguous()
     if kind == "vocabulary":
         missing = padded_vocabulary(geometry.vocabulary, ranks) - len(whole)
         whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])]) if missing else whole

@@ -87,6 +87,8 @@ class Stage(GPTModel):  # type: ignore[misc]
         self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
         self.ranks, self.rotary, self.angles_once = ranks, rotary, FAMILIES[facts.model_type].stacked
         self.replay = StageReplay.of(self, spec, ranks)
+        if config.add_bias_linear:
+            _copy_outputs_of_experts(self)
         if self.post_process:
             own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
             starts = [min(rank * own, vocabulary) for rank in range(ranks.tensor.size + 1)]
@@ -288,6 +290,18 @@ def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
         "recompute_method": options.recompute_method,
         "recompute_num_layers": options.recompute_num_layers,
     }
+
+
+def _copy_outputs_of_experts(piece: Stage) -> None:
+    """megatron-core adds an expert's bias to its output in place, which autograd refuses for a sum over one rank."""
+
+    def copied(layer: Any, given: Any, result: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return result[0].clone(), result[1]
+
+    for layer in piece.decoder.layers:
+        for expert in layer.mlp.experts.local_experts:
+            if not expert.linear_fc2.explicit_expert_comm:
+                expert.linear_fc2.register_forward_hook(copied)
 
 
 def _latent(facts: ModelFacts) -> ModuleSpec | None:
