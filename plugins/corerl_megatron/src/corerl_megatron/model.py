@@ -87,6 +87,9 @@ class Stage(GPTModel):  # type: ignore[misc]
         self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
         self.ranks, self.rotary, self.angles_once = ranks, rotary, FAMILIES[facts.model_type].stacked
         self.replay = StageReplay.of(self, spec, ranks)
+        for layer in self.decoder.layers:
+            if hasattr(layer.mlp, "router"):
+                layer.mlp.router.enable_expert_bias = False  # the bias stays; no tokens are counted to move it
         if config.add_bias_linear:
             _copy_outputs_of_experts(self)
         if self.post_process:
