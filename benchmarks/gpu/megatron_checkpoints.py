@@ -34,7 +34,7 @@ from transformers import Qwen3Config
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.objective import ObjectiveOutput
-from corerl.contracts.token_outputs import TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.objective import loss_weights
 from corerl_megatron.optimizer import LibraryOptimizer
@@ -42,8 +42,14 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_torch import ranks
 
-SMALL = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "vocab_size": 331, "num_hidden_layers": 2}
-LARGE = {"hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128, "vocab_size": 65536}
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "head_dim": 16,
+    "vocab_size": 331,
+    "num_hidden_layers": 2,
+}
+LARGE: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128, "vocab_size": 65536}
 
 
 def main() -> None:
@@ -57,7 +63,7 @@ def main() -> None:
         cuda = arguments.device == "cuda"
         shape = {**LARGE, "num_hidden_layers": arguments.layers} if cuda else SMALL
         if dist.get_rank() == 0:
-            heads = {"num_attention_heads": 16 if cuda else 4, "num_key_value_heads": 8 if cuda else 2}
+            heads: dict[str, Any] = {"num_attention_heads": 16 if cuda else 4, "num_key_value_heads": 8 if cuda else 2}
             Qwen3Config(architectures=["Qwen3ForCausalLM"], **shape, **heads).save_pretrained(folder)
         dist.barrier()
         named = ModelConfig(str(folder), load_format="dummy", dtype="bf16" if cuda else "fp32")
@@ -156,7 +162,7 @@ def _batch(vocabulary: int, rows: int, longest: int) -> Experience:
 
 
 class _Loss:
-    wanted = frozenset({"log_probs"})
+    wanted: frozenset[Wanted] = frozenset({"log_probs"})
 
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
         assert batch.loss_weights is not None and outputs.log_probs is not None

@@ -188,7 +188,7 @@ def _write_weights(kind: str, folder: Path, shape: dict[str, Any], *, dense: boo
     experts["first_k_dense_replace"] = LAYERS if dense else 1
     if kind == "gptoss":
         windows = ["sliding_attention", "full_attention"] * (LAYERS // 2)
-        chosen = {"num_local_experts": EXPERTS, "num_experts_per_tok": CHOSEN[kind]}
+        chosen: dict[str, Any] = {"num_local_experts": EXPERTS, "num_experts_per_tok": CHOSEN[kind]}
         config: Any = GptOssConfig(**shape, **chosen, layer_types=windows, sliding_window=8)
     elif kind == "glm":
         config = Glm4MoeConfig(**shape, **experts, use_qk_norm=True, attention_bias=True)
@@ -200,7 +200,8 @@ def _write_weights(kind: str, folder: Path, shape: dict[str, Any], *, dense: boo
         own = {name: size for name, size in shape.items() if name != "head_dim"}
         config = DeepseekV3Config(**{**own, "num_key_value_heads": 4}, **experts, **latent)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
+    build: Any = AutoModelForCausalLM.from_config
+    model = build(config)
     for name, tensor in model.state_dict().items():
         if name.endswith("bias"):
             tensor.normal_(std=0.1)

@@ -26,7 +26,7 @@ from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_megatron.weights import Weights
-from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
+from corerl_testing.training_ranks import AllOutputs, RankJobs, part, rank_batch, share
 from corerl_testing.training_reference import copied_weights
 from corerl_torch import lora
 from corerl_torch import ranks as world
@@ -159,6 +159,8 @@ class Jobs(RankJobs):
         source = in_files(loaded)
         streamed = {name: tensor.clone() for name, tensor in weights_table.stream()}
         streamed |= {name: tensor.clone() for name, tensor in weights_table.stream_buffers()}
+        for piece in () if weights_table.stacked else weights_table.held(None):
+            assert torch.equal(part(source[piece.name], piece.box), piece.tensor), piece.name
         if folder := job.get("save"):
             write_as_megatron(pieces, folder)
         same = all(torch.equal(tensor, source[name]) for name, tensor in streamed.items())

@@ -22,22 +22,22 @@ SHAPE = (2, 8, 2)
 EVERY = os.environ.get("CORERL_EVERY_LAYOUT") == "1"
 ONE, CONTEXT = (1, {}), (2, {"context_parallel_size": 2})
 CASES = [
-    (ONE, "qwen3_moe", SHAPE),
-    (ONE, "deepseek_v3", (1, 8, 4)),
-    (CONTEXT, "qwen3_moe", SHAPE),
-    (ONE, "glm4_moe", (1, 8, 2)),
-    (ONE, "gpt_oss", SHAPE),
-    (CONTEXT, "gpt_oss", SHAPE),
-    (CONTEXT, "deepseek_v3", (1, 8, 4)),
-    (CONTEXT, "glm4_moe", (1, 8, 2)),
+    (ONE, "qwen3_moe", [None, SHAPE]),
+    (ONE, "gpt_oss", [None]),
+    (CONTEXT, "deepseek_v3", [None, (1, 8, 4)]),
+    (CONTEXT, "qwen3_moe", [None, SHAPE]),
+    (ONE, "deepseek_v3", [None, (1, 8, 4)]),
+    (ONE, "glm4_moe", [None, (1, 8, 2)]),
+    (CONTEXT, "glm4_moe", [None, (1, 8, 2)]),
+    (CONTEXT, "gpt_oss", [None, SHAPE]),
 ]
 
 
-@pytest.mark.parametrize(("layout", "family", "shape"), CASES if EVERY else CASES[:5])
-def test_outputs_and_gradients_of_experts_are_those_of_torch(worlds, model_dirs, layout, family, shape):
+@pytest.mark.parametrize(("layout", "family", "shapes"), CASES if EVERY else CASES[:3])
+def test_outputs_and_gradients_of_experts_are_those_of_torch(worlds, model_dirs, layout, family, shapes):
     size, options = layout
     world = worlds(size, **options)
-    for experts in (None, shape):
+    for experts in shapes:
         for found in world.run(kind="replay", model=model_dirs[family, False], experts=experts):
             assert "error" not in found, found["error"]
             assert found["log_probs"] < 1e-5 and found["keys"]

@@ -192,7 +192,7 @@ def _layer(
 def rotate(states: Tensor, cosine: Tensor | None, sine: Tensor | None) -> Tensor:
     """(tokens, heads, size), of which the first as many numbers as ``cosine`` has are rotated, in halves."""
     assert cosine is not None and sine is not None
-    turned, rest = states.split([cosine.shape[-1], states.shape[-1] - cosine.shape[-1]], dim=-1)
+    turned, rest = states[..., : cosine.shape[-1]], states[..., cosine.shape[-1] :]
     left, right = turned.chunk(2, dim=-1)
     turned = turned * cosine + torch.cat((-right, left), dim=-1) * sine
     return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned

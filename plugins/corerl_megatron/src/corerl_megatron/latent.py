@@ -111,7 +111,7 @@ class LatentAttention(MegatronModule):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor | None]:
         """(own tokens, 1, hidden size), and no bias."""
         shape, rows = self.shape, packed_seq_params
-        query = self._query(hidden_states).squeeze(1).unflatten(-1, (-1, shape.plain + shape.rotated))
+        query = self._query(hidden_states)
         latent, key_rotated = self.linear_kv_down_proj(hidden_states).split([shape.latent, shape.rotated], dim=-1)
         whole = gather_from_sequence_parallel_region if self.shares_tokens else copy_to_tensor_model_parallel_region
         key_rotated = whole(key_rotated)
@@ -133,12 +133,13 @@ class LatentAttention(MegatronModule):  # type: ignore[misc]
         return lambda query, key, value: attend(self, query, key, value, rows, self.shape.scale)
 
     def _query(self, hidden_states: Tensor) -> Tensor:
-        """(tokens, 1, own heads · size of a head)."""
+        """(tokens, own heads, size of a head), without rotation."""
         if self.shape.query is None:
-            query: Tensor = self.linear_q_proj(hidden_states)[0]
+            query = self.linear_q_proj(hidden_states)[0]
         else:
             query = self.linear_q_up_proj(self.q_norm(self.linear_q_down_proj(hidden_states)))[0]
-        return query
+        by_head: Tensor = query.view(len(query), -1, self.shape.plain + self.shape.rotated)
+        return by_head
 
 
 class Undivided(nn.Module):
