@@ -55,6 +55,7 @@ LARGE: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 6144, "head_d
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--tensor-parallel", type=int, help="default: all ranks")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     ranks.join(arguments.device, 120.0)
@@ -69,7 +70,7 @@ def main() -> None:
         named = ModelConfig(str(folder), load_format="dummy", dtype="bf16" if cuda else "fp32")
         optim = OptimConfig(lr=1e-3, eps=1e-3)
         spec = StrategySpec(named, arguments.device, MicroBatching(max_tokens=8192), optim, total_steps=1000)
-        options = MegatronOptions(tensor_model_parallel_size=dist.get_world_size())
+        options = MegatronOptions(tensor_model_parallel_size=arguments.tensor_parallel or dist.get_world_size())
         trained, loaded = (MegatronStrategy(spec, options) for _ in range(2))
         batch, objective = _batch(shape["vocab_size"], 4 if cuda else 2, 1000 if cuda else 10), _Loss()
         for _ in range(2):

@@ -34,10 +34,9 @@ CASES = [
     ((2, TENSOR), ("qwen3_moe", True)),
 ]
 if EVERY:
-    CASES += itertools.product(
-        ((2, PIPELINE), (2, TENSOR), (2, EXPERT), (4, {**TENSOR, **PIPELINE, **EXPERT})),
-        ((kind, False) for kind in ("deepseek_v3", "glm4_moe", "gpt_oss")),
-    )
+    layouts = ((2, PIPELINE), (2, TENSOR), (2, EXPERT), (4, {**TENSOR, **PIPELINE, **EXPERT}))
+    kinds = [(kind, False) for kind in ("deepseek_v3", "glm4_moe", "gpt_oss")]
+    CASES += [each for each in itertools.product(layouts, kinds) if each not in CASES]
 CASES.sort(key=lambda each: str(each[0]))  # ranks are started once for each layout
 if not EVERY:
     CASES = [each for each in CASES if each[0][0] < 4]

@@ -1,8 +1,8 @@
 """Multi-latent attention (DeepSeek-AI 2024, DeepSeek-V2, arXiv 2405.04434, section 2.1) of megatron-core's matrices.
 
-megatron-core's own class builds a rotation on a CUDA device, and without Transformer Engine it divides the matrices to
-the latents among tensor-parallel ranks: each rank then keeps of the gradient of the common rotated key the part of its
-own heads. Here every rank has these two matrices whole, and that gradient is summed.
+megatron-core's own class (0.16 to 0.19) builds a rotation on a CUDA device. Without Transformer Engine it divides the
+matrices to the latents among tensor-parallel ranks, and the gradient of the rotated key, which all heads share, is then
+that of one rank's heads. Here every rank has these two matrices whole, and the gradient is summed over the ranks.
 """
 
 import functools
@@ -117,7 +117,7 @@ class LatentAttention(MegatronModule):  # type: ignore[misc]
         key_rotated = whole(key_rotated)
         both = self.linear_kv_up_proj(self.kv_norm(latent))[0].squeeze(1)
         key_plain, value = both.unflatten(-1, (-1, shape.plain + shape.value)).split([shape.plain, shape.value], -1)
-        query_plain, query_rotated = query.split([shape.plain, shape.rotated], dim=-1)
+        query_plain, query_rotated = query[..., : shape.plain], query[..., shape.plain :]
         turn = rotate_pairs if shape.pairs else rotate
         key_rotated = turn(key_rotated, rows.cosine, rows.sine).expand(-1, query.shape[1], -1)
         query = torch.cat([query_plain, turn(query_rotated, rows.cosine, rows.sine)], dim=-1)
