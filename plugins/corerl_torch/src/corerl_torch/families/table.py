@@ -45,8 +45,7 @@ class Family:
         states: ``backend.feature`` → state, if it is another one than the column's.
         note: a limit, for a reader of the page; '' if there is none.
         adapted: layers that get adapters in tests; (): ``all-linear``.
-        proofs: ``backend.feature`` → ``file::function``, if it is another test than the column's; ``megatron``: of the
-            refusal.
+        proofs: ``backend.feature`` → ``file::function``, if it is another test than the column's.
     """
 
     name: str
@@ -71,7 +70,7 @@ class Family:
         """``file::function`` that proves the state; '' if nothing does."""
         state = self.state(column)
         if state == "refused" and column.backend == "megatron":
-            return self.proofs.get("megatron", REFUSED_BY_MEGATRON)
+            return self.proofs.get(column.key, REFUSED_BY_MEGATRON)
         return "" if state == "not proven" else self.proofs.get(column.key, column.test)
 
 
@@ -101,6 +100,9 @@ OF_MEGATRON: Mapping[str, State] = MappingProxyType(
 ROUTED_BY_MEGATRON: Mapping[str, State] = MappingProxyType({**OF_MEGATRON, "megatron.lora": "not proven"})
 """with experts in some layers"""
 
+LACKING: Mapping[str, str] = MappingProxyType(dict.fromkeys(OF_MEGATRON, MEGATRON_LACKS))
+"""proofs of families for which megatron-core lacks a part"""
+
 EXPERTS_OF_MEGATRON: Mapping[str, State] = MappingProxyType({**ROUTED_BY_MEGATRON, "megatron.tensor": "not proven"})
 """with experts in every layer, which tensor parallel needs GPUs for"""
 
@@ -127,7 +129,7 @@ FAMILIES: tuple[Family, ...] = (
         {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         f"without flash-linear-attention {NO_SHARING}",
         ATTENTION,
-        {"megatron": MEGATRON_LACKS},
+        LACKING,
     ),
     Family(
         "Qwen3.5",
@@ -137,7 +139,7 @@ FAMILIES: tuple[Family, ...] = (
         RECURRENT,
         {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG},
         f"without flash-linear-attention {NO_SHARING}",
-        proofs={"megatron": MEGATRON_LACKS},
+        proofs=LACKING,
     ),
     Family(
         "Qwen3.5-MoE",
@@ -147,7 +149,7 @@ FAMILIES: tuple[Family, ...] = (
         {**RECURRENT, **SHARED_EXPERT},
         {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         f"without flash-linear-attention {NO_SHARING}; adapters of `all-linear` leave out the experts, as with peft",
-        proofs={"megatron": MEGATRON_LACKS},
+        proofs=LACKING,
     ),
     Family(
         "Llama 3",
