@@ -6,7 +6,9 @@ Run it on 1, 2 and 4 GPUs. Each line of JSON is a layout: log-probs and entropy,
 gradient norm and of the worst gradient (mapped back to Hugging Face names), weights after one step without and with
 the distributed optimizer (recomputing all layers), whether weights come out as they went in, also of a checkpoint that
 one process reads, and how far training that goes on from it is off. ``bf16_loss`` is the relative error of the loss in
-bf16, and of three updates with all offloaded between the last must be finite. ``moe-replay`` replays random experts.
+bf16, and of three updates with all offloaded between the last must be finite. ``…-replay`` replays random experts.
+``deepseek`` and ``glm`` (GLM-4-MoE) have a dense first layer, then sigmoid experts whose bias is no zero; in ``-dense``
+all layers are dense, and run on a CPU too (``--device cpu``). ``gptoss`` alternates windows. A case takes 3 to 6 s.
 """
 
 import argparse
@@ -22,7 +24,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    Glm4MoeConfig,
+    GptOssConfig,
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
@@ -42,7 +53,7 @@ from corerl_torch.routers import COLUMN
 from corerl_torch.weights.names import as_in_files
 
 VOCABULARY = 331
-LAYERS, EXPERTS, CHOSEN = 4, 8, 2
+LAYERS, EXPERTS, CHOSEN = 4, 8, {"moe": 2, "deepseek": 4, "glm": 2, "gptoss": 2}
 SHORT = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -52,10 +63,13 @@ SHORT = {
     "sp": "sequence_parallel",
 }
 CASES = {
-    1: "qwen2 qwen2-tied qwen3 llama moe moe-replay",
+    1: "qwen2 qwen2-tied qwen3 llama moe moe-replay deepseek deepseek-dense glm glm-replay gptoss gptoss-replay",
     2: "qwen2-tied,tp=2 qwen3,tp=2 qwen3,tp=2,sp=True llama,pp=2 qwen2-tied,pp=2 qwen3,pp=2,vpp=2 qwen3,cp=2 qwen3 "
     "moe,ep=2 moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2 "
-    "moe-replay,ep=2 moe-replay,tp=2,sp=True,ep=2 moe-replay,pp=2 moe-replay,cp=2",
+    "moe-replay,ep=2 moe-replay,tp=2,sp=True,ep=2 moe-replay,pp=2 moe-replay,cp=2 "
+    "deepseek-dense,tp=2 deepseek,tp=2,sp=True deepseek,tp=2,sp=True,ep=2 deepseek,pp=2 deepseek,pp=2,vpp=2 "
+    "deepseek,ep=2 deepseek,cp=2 deepseek-replay,pp=2 glm-dense,tp=2 glm,tp=2,sp=True,ep=2 glm,pp=2 glm,ep=2 glm,cp=2 "
+    "glm-replay,ep=2 gptoss,tp=2,sp=True gptoss,tp=2,sp=True,ep=2 gptoss,pp=2 gptoss,ep=2 gptoss,cp=2",
     4: "qwen2-tied,tp=2,pp=2 qwen3,tp=2,sp=True,pp=2,vpp=2 qwen3,tp=2,cp=2 qwen3,tp=2,sp=True,cp=2 llama,pp=2,cp=2 "
     "llama,pp=4 qwen2-tied,tp=2 qwen3,cp=4 moe,ep=4 moe,ep=2,pp=2 moe,tp=2,sp=True,ep=4 "
     "moe-replay,ep=2,pp=2 moe-replay,tp=2,sp=True,ep=4",
@@ -108,20 +122,22 @@ def _case(model: str, options: dict[str, Any], device: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as own:
         folder = Path(_same(own))
         if dist.get_rank() == 0:
-            _write(model.partition("-")[0], folder, tied=model.endswith("-tied"))
+            _write(model.partition("-")[0], folder, tied=model.endswith("-tied"), dense=model.endswith("-dense"))
         dist.barrier()
         spec = _spec(folder, device, critic=model.endswith("-critic"))
         batch, objective = _batch(), _Loss(spec.head)
         if model.endswith("-replay"):
-            batch.columns[COLUMN] = _experts(batch)
+            kind = model.partition("-")[0]
+            batch.columns[COLUMN] = _experts(batch, LAYERS - (kind in ("deepseek", "glm")), CHOSEN[kind])
         expected = _torch(spec, batch, objective)
         plain = MegatronStrategy(spec, MegatronOptions(**options, use_distributed_optimizer=False, logits_chunk_size=7))
         found = _compare(plain, batch, objective, expected)
         del plain
         found |= _goes_on(spec, options, batch, objective, expected["after"], folder)
-        losses = _bf16(folder, device, options, batch, objective, spec.head)
-        found["bf16_loss"] = abs(losses[0] / expected["metrics"]["loss"] - 1)
-        found["bf16_finite"] = all(math.isfinite(loss) for loss in losses)
+        if device == "cuda":
+            losses = _bf16(folder, device, options, batch, objective, spec.head)
+            found["bf16_loss"] = abs(losses[0] / expected["metrics"]["loss"] - 1)
+            found["bf16_finite"] = all(math.isfinite(loss) for loss in losses)
         dist.barrier()
         return found
 
@@ -133,14 +149,16 @@ def _same(folder: str) -> str:
 
 
 def _spec(folder: Path, device: str, *, critic: bool, dtype: Any = "fp32", recompute: bool = False) -> StrategySpec:
-    named = ModelConfig(str(folder), load_format="dummy", dtype=dtype, enable_gradient_checkpointing=recompute)
+    stored = (folder / "model.safetensors").is_file()
+    load: Any = "auto" if stored else "dummy"
+    named = ModelConfig(str(folder), load_format=load, dtype=dtype, enable_gradient_checkpointing=recompute)
     optim = OptimConfig(lr=1e-2, weight_decay=0.1, eps=1e-3, lr_scheduler_type="linear")
     cut = MicroBatching(max_tokens=60)
     head: Any = "value" if critic else "lm"
     return StrategySpec(named, device, cut, optim, total_steps=10, grad_clip=1e6, temperature=0.7, head=head)
 
 
-def _write(kind: str, folder: Path, *, tied: bool) -> None:
+def _write(kind: str, folder: Path, *, tied: bool, dense: bool) -> None:
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 128, "intermediate_size": 192, "head_dim": 32}
     shape |= {
         "num_hidden_layers": LAYERS,
@@ -151,14 +169,43 @@ def _write(kind: str, folder: Path, *, tied: bool) -> None:
     if kind == "moe":
         experts: dict[str, Any] = {
             "num_experts": EXPERTS,
-            "num_experts_per_tok": CHOSEN,
+            "num_experts_per_tok": CHOSEN[kind],
             "moe_intermediate_size": 64,
             "norm_topk_prob": True,
         }
         Qwen3MoeConfig(architectures=["Qwen3MoeForCausalLM"], **shape, **experts).save_pretrained(folder)
+    elif kind in CHOSEN:
+        _write_weights(kind, folder, shape, dense=dense)
     else:
         config: Any = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}[kind]
         config(architectures=[f"{kind.capitalize()}ForCausalLM"], **shape).save_pretrained(folder)
+
+
+def _write_weights(kind: str, folder: Path, shape: dict[str, Any], *, dense: bool) -> None:
+    """With weights, so that no bias is zero."""
+    experts: dict[str, Any] = {"n_routed_experts": EXPERTS, "num_experts_per_tok": CHOSEN[kind], "n_shared_experts": 2}
+    experts |= {"moe_intermediate_size": 64, "routed_scaling_factor": 1.5}
+    experts["first_k_dense_replace"] = LAYERS if dense else 1
+    if kind == "gptoss":
+        windows = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+        chosen: dict[str, Any] = {"num_local_experts": EXPERTS, "num_experts_per_tok": CHOSEN[kind]}
+        config: Any = GptOssConfig(**shape, **chosen, layer_types=windows, sliding_window=8)
+    elif kind == "glm":
+        config = Glm4MoeConfig(**shape, **experts, use_qk_norm=True, attention_bias=True)
+    else:
+        yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+        latent: dict[str, Any] = {"q_lora_rank": 48, "kv_lora_rank": 40, "qk_rope_head_dim": 16}
+        latent |= {"qk_nope_head_dim": 24, "v_head_dim": 32, "n_group": 4, "topk_group": 2}
+        latent |= {"max_position_embeddings": 128, "rope_parameters": {**yarn, "mscale": 1.0, "mscale_all_dim": 0.7}}
+        own = {name: size for name, size in shape.items() if name != "head_dim"}
+        config = DeepseekV3Config(**{**own, "num_key_value_heads": 4}, **experts, **latent)
+    torch.manual_seed(0)
+    build: Any = AutoModelForCausalLM.from_config
+    model = build(config)
+    for name, tensor in model.state_dict().items():
+        if name.endswith("bias"):
+            tensor.normal_(std=0.1)
+    model.save_pretrained(folder)
 
 
 def _batch() -> Experience:
@@ -174,11 +221,11 @@ def _batch() -> Experience:
     return batch
 
 
-def _experts(batch: Experience) -> TokenColumn:
+def _experts(batch: Experience, layers: int, chosen: int) -> TokenColumn:
     """Random ones of all tokens but the last of each row: no router chooses them by itself."""
     counts = (torch.arange(batch.input_ids.shape[1]) < batch.lengths[:, None] - 1).int()
-    scores = torch.rand(int(counts.sum()), LAYERS, EXPERTS, generator=torch.Generator().manual_seed(1))
-    return TokenColumn(scores.topk(CHOSEN).indices.to(torch.uint8), counts)
+    scores = torch.rand(int(counts.sum()), layers, EXPERTS, generator=torch.Generator().manual_seed(1))
+    return TokenColumn(scores.topk(chosen).indices.to(torch.uint8), counts)
 
 
 class _Loss:

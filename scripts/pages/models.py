@@ -33,7 +33,11 @@ TITLES = {
 NOTES = {
     "fsdp": "Two ranks. All families are tested with `CORERL_EVERY_FAMILY=1`, three of them always. Tensor parallel\n"
     "follows the plans of transformers (`base_model_tp_plan`); those with experts are refused.",
-    "megatron": "Four families have a [mapping](../plugins/corerl_megatron/README.md) of weights. Others are refused.",
+    "megatron": "Seven families have a [mapping](../plugins/corerl_megatron/README.md) of weights. Others are\n"
+    "refused; if megatron-core lacks a part of a family, the error names the part. megatron-core runs experts,\n"
+    "pipelines and sequence parallel only on CUDA. Tests run layers with experts on one rank, and on two that share\n"
+    "tokens, with stand-ins for the CUDA device. Tensor parallel of DeepSeek-V3 and GLM-4-MoE is tested in layers\n"
+    "without experts. [`megatron_parity.py`](../benchmarks/gpu/megatron_parity.py) compares the rest on GPUs.",
     "vllm": "An update of weights in vLLM's CPU build, with `CORERL_EVERY_FAMILY=1`. The CUDA build has more kernels,\n"
     "so a family that is not proven here may work there.",
     "sglang": "SGLang 0.5.17 on a GPU, in bf16: log-probs of a folder's weights and of an update have a mean distance\n"

@@ -1,8 +1,11 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
 import functools
+import itertools
 import sys
+import threading
 from pathlib import Path
+from unittest import mock
 
 import torch
 from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
@@ -18,16 +21,17 @@ from corerl_distill.of_logits import OfTeachers
 from corerl_distill.options import DistillOptions, TeacherOptions
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_megatron import model, parallel
+from corerl_megatron import background, model, parallel
 from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_megatron.weights import Weights
-from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
+from corerl_testing.training_ranks import AllOutputs, RankJobs, part, rank_batch, share
 from corerl_testing.training_reference import copied_weights
 from corerl_torch import lora
+from corerl_torch import ranks as world
 from corerl_torch.loading import load_model
-from corerl_torch.weights.names import as_in_files
+from corerl_torch.weights.names import as_in_files, saved_buffers
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "corerl_fsdp" / "tests"))
 from rank_jobs import chosen_experts
@@ -100,41 +104,43 @@ class Jobs(RankJobs):
         return {"read": same(strategy.weights_table.stream()), "given": same(strategy.weights())}
 
     def replay(self, job):
-        """Outputs and gradients of the gates, with experts that are replayed, of megatron-core and of ``torch``.
+        """Outputs and gradients of megatron-core and of ``torch``, with experts that the routers choose, or replayed.
 
-        megatron-core's experts run on the CPU but for their gates, which move their weights to a CUDA device.
+        megatron-core's experts run on the CPU, if the CPU is the device that their routers call the current one.
         """
         spec = self.spec(job)
         options = MegatronOptions(logits_chunk_size=3, **job["layout"])
         meta = load_model(spec.model, "lm", device="meta", dtype=torch.float32)
         facts = ModelFacts.read("model.path", meta.config.to_dict())
         ranks = parallel.lay_out("cpu", options, "actor.strategy")
-        (piece,) = model.build(spec, options, ranks, facts, meta)
         true = SingleDeviceStrategy(spec, TorchOptions(logits_chunk_size=None))
-        source = dict(as_in_files(true.model.config, true.model.named_parameters()))
-        first = torch.distributed.get_rank() == 0
-        Weights([piece], facts, meta, ranks, "lm").fill(source if first else None, "cpu", torch.float32)
-        routers = [layer.mlp.router for layer in piece.decoder.layers]
-        for router in routers:
-            router.gating = functools.partial(_gating, router)
-        batch, found = rank_batch(), {}
-        if job["experts"] is not None:
-            batch.columns["experts"] = chosen_experts(batch, *job["experts"])
-        objective, outputs = AllOutputs(), []
-        for rows in torch.arange(len(batch)).split(3):
-            own = batch.select(rows)
-            outputs.append(piece(own, objective.wanted))
-            objective(outputs[-1], own).loss.backward()
-            expected = true.token_model(own, objective.wanted)
-            objective(expected, own).loss.backward()
-            found["log_probs"] = max(found.get("log_probs", 0.0), _apart(outputs[-1].log_probs, expected.log_probs))
-        gates = [layer.mlp.gate for layer in true.model.model.layers]
-        for router, gate in zip(routers, gates, strict=True):
-            gradient = router.weight.grad
-            if options.context_parallel_size > 1:
-                torch.distributed.all_reduce(gradient)
-            found["gradient"] = max(found.get("gradient", 0.0), _apart(gradient, gate.weight.grad))
-            found["size"] = float(gate.weight.grad.norm())
+        disturb(true.model)
+        with no_device_but_the_cpu():
+            (piece,) = model.build(spec, options, ranks, facts, meta)
+            weights = filled([piece], facts, meta, ranks, true.model)
+            for layer in piece.decoder.layers:
+                if hasattr(layer.mlp, "router"):  # before 0.19 it needs Transformer Engine
+                    layer.mlp.router.gating = functools.partial(_gating, layer.mlp.router)
+            batch, found = rank_batch(), {"log_probs": 0.0}
+            if job["experts"] is not None:
+                batch.columns["experts"] = chosen_experts(batch, *job["experts"])
+            objective = AllOutputs()
+            for rows in torch.arange(len(batch)).split(3):
+                own = batch.select(rows)
+                outputs = piece(own, objective.wanted)
+                objective(outputs, own).loss.backward()
+                expected = true.token_model(own, objective.wanted)
+                objective(expected, own).loss.backward()
+                found["log_probs"] = max(found["log_probs"], _apart(outputs.log_probs, expected.log_probs))
+        named = ((name, _gradient(each)) for name, each in true.model.named_parameters())
+        truth = dict(as_in_files(true.model.config, named))
+        gradient = {name: each.clone() for name, each in weights.stream(_gradient)}
+        if options.context_parallel_size > 1:
+            for each in gradient.values():
+                torch.distributed.all_reduce(each)
+        found["keys"] = gradient.keys() == truth.keys()
+        found["gradient"] = {name: _apart(each, truth[name]) for name, each in gradient.items()}
+        found["size"] = {name: float(each.norm()) for name, each in truth.items()}
         return found
 
     def round_trip(self, job):
@@ -145,20 +151,94 @@ class Jobs(RankJobs):
         meta = load_model(named, spec.head, device="meta", dtype=torch.float32)
         facts = ModelFacts.read("model.path", meta.config.to_dict())
         ranks = parallel.lay_out("cpu", options, "actor.strategy")
-        pieces = model.build(spec, options, ranks, facts, meta)
-        weights_table = Weights(pieces, facts, meta, ranks, spec.head)
+        with no_device_but_the_cpu():
+            pieces = model.build(spec, options, ranks, facts, meta)
         loaded = load_model(named, spec.head, device="cpu", dtype=torch.float32)
-        source = dict(as_in_files(loaded.config, loaded.named_parameters()))
-        weights_table.fill(source if ranks.data.rank == ranks.tensor.rank == 0 else None, "cpu", torch.float32)
+        disturb(loaded)
+        weights_table = filled(pieces, facts, meta, ranks, loaded, spec.head)
+        source = in_files(loaded)
         streamed = {name: tensor.clone() for name, tensor in weights_table.stream()}
+        streamed |= {name: tensor.clone() for name, tensor in weights_table.stream_buffers()}
+        for piece in () if weights_table.stacked else weights_table.held(None):
+            assert torch.equal(part(source[piece.name], piece.box), piece.tensor), piece.name
         if folder := job.get("save"):
             write_as_megatron(pieces, folder)
         same = all(torch.equal(tensor, source[name]) for name, tensor in streamed.items())
         return {"same": same and streamed.keys() == source.keys(), "own": len(weights_table.parameters)}
 
+    def behind(self, job):
+        """A checkpoint that is written while the weights change: is it of the weights as they were?"""
+        named = ModelConfig(path=job["model"], load_format="dummy", dtype="fp32")
+        spec = StrategySpec(named, "cpu", MicroBatching(max_sequences=1))
+        meta = load_model(named, "lm", device="meta", dtype=torch.float32)
+        facts = ModelFacts.read("model.path", meta.config.to_dict())
+        options = MegatronOptions(**job["layout"])
+        ranks = parallel.lay_out("cpu", options, "actor.strategy")
+        with no_device_but_the_cpu():
+            pieces = model.build(spec, options, ranks, facts, meta)
+        loaded = load_model(named, "lm", device="cpu", dtype=torch.float32)
+        disturb(loaded)
+        filled(pieces, facts, meta, ranks, loaded)
+        folder, released = Path(job["save"]), threading.Event()
+        write_data = FileSystemWriter.write_data
+
+        def write(*arguments):
+            released.wait(60)
+            if job.get("fails"):
+                raise OSError(28, "No space left on device")
+            return write_data(*arguments)
+
+        with mock.patch.object(FileSystemWriter, "write_data", write):
+            state = {f"model{number}": piece.sharded_state_dict() for number, piece in enumerate(pieces)}
+            finish = background.save(state, folder, world.group_beside(60.0))
+            for piece in pieces:
+                for each in itertools.chain(piece.parameters(), piece.buffers()):
+                    each.data.zero_()
+            half = sorted(each.name for each in folder.iterdir())
+            released.set()
+            try:
+                finish()
+            except BaseException as error:  # torch's CheckpointException is no Exception
+                return {"half": half, "raised": f"{type(error).__name__}: {error}"}
+        torch.distributed.barrier()
+        return {"half": half, "raised": ""}
+
+
+def no_device_but_the_cpu():
+    """For routers of megatron-core, which put their weights on the current CUDA device."""
+    return mock.patch.object(torch.cuda, "current_device", lambda: "cpu")
+
+
+@torch.no_grad()
+def disturb(model):
+    """Give every buffer of the model's files and every bias values that matter; first they are zeros."""
+    biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
+    for each in (*(buffer for _, buffer in saved_buffers(model)), *biases):
+        each.copy_(torch.randn(each.shape, generator=torch.Generator().manual_seed(2)) * 0.2)
+
+
+def in_files(model):
+    """The model's weights and buffers by their names in files."""
+    named = itertools.chain(as_in_files(model.config, model.named_parameters()), saved_buffers(model))
+    return {name: each.detach() for name, each in named}
+
+
+def filled(pieces, facts, meta, ranks, loaded, head="lm"):
+    """The table of the weights of ``pieces``, which get those of ``loaded``."""
+    weights = Weights(pieces, facts, meta, ranks, head)
+    source = in_files(loaded) if torch.distributed.get_rank() == 0 else None
+    weights.fill(source, "cpu", torch.float32)
+    weights.fill_buffers(source, "cpu")
+    return weights
+
 
 def _gating(router, states):
-    return torch.nn.functional.linear(states.float(), router.weight.float())
+    bias = None if getattr(router, "bias", None) is None else router.bias.float()
+    return torch.nn.functional.linear(states.float(), router.weight.float(), bias)
+
+
+def _gradient(parameter):
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def _apart(given, true):

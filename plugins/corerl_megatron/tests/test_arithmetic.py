@@ -23,6 +23,9 @@ QWEN = {"model_type": "qwen2", "num_attention_heads": 12, "num_key_value_heads":
 QWEN |= {"intermediate_size": 8960, "use_sliding_window": False, "vocab_size": 151665}
 MOE = {"model_type": "qwen3_moe", "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48}
 MOE |= {"intermediate_size": 6144, "num_experts": 128}
+DEEPSEEK = {"model_type": "deepseek_v3", "num_attention_heads": 16, "num_hidden_layers": 4, "intermediate_size": 64}
+DEEPSEEK |= {"n_routed_experts": 8, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "n_shared_experts": 3}
+DEEPSEEK |= {"first_k_dense_replace": 1, "moe_intermediate_size": 11}
 
 
 @pytest.mark.parametrize(
@@ -110,8 +113,39 @@ def test_a_dtype_whose_loss_must_be_scaled_is_refused():
 
 
 def test_a_family_without_a_mapping_is_named_with_those_that_have_one():
-    with pytest.raises(ConfigError, match="model_type 'mamba'; it has llama, qwen2, qwen3, qwen3_moe"):
+    with pytest.raises(ConfigError, match="model_type 'mamba'; it has deepseek_v3, glm4_moe, gpt_oss, llama"):
         ModelFacts.read("model.path", {"model_type": "mamba"})
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"])
+def test_a_family_that_megatron_core_cannot_run_is_refused_with_the_missing_part(model_type):
+    with pytest.raises(ConfigError, match=f"'{model_type}': megatron-core's gated delta net needs flash-linear-att"):
+        ModelFacts.read("model.path", {"model_type": model_type})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topk_group": 4}, r"a group of experts by its 1 best ones .*, and the model by its 2 best"),
+        ({"num_experts_per_tok": 1, "n_group": 1}, "num_experts_per_tok is 1"),
+        ({"n_shared_experts": 0}, "n_shared_experts is 0"),
+        ({"norm_topk_prob": False}, "norm_topk_prob is False, and the mapping of deepseek_v3 supports only True"),
+        ({"attention_bias": True}, "attention_bias is True"),
+    ],
+)
+def test_sigmoid_experts_that_megatron_core_routes_in_another_way_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        ModelFacts.read("model.path", {**DEEPSEEK, **changes})
+
+
+def test_tensor_parallel_ranks_divide_dense_layers_and_shared_experts():
+    facts, options = ModelFacts.read("model.path", DEEPSEEK), MegatronOptions(tensor_model_parallel_size=2)
+    with pytest.raises(ConfigError, match="2 does not divide the intermediate size 33 of shared experts"):
+        check_shared(KEY, facts, options)
+    assert [facts.has_experts(layer) for layer in range(4)] == [False, True, True, True]
+    dense = ModelFacts.read("model.path", {**DEEPSEEK, "first_k_dense_replace": 4})
+    check_shared(KEY, dense, options)
+    assert not dense.experts
 
 
 def test_a_member_of_a_family_that_the_mapping_is_not_right_for_is_refused():

@@ -17,13 +17,15 @@ def parts_of(kind, trailing=(HIDDEN,)):
         "vocabulary": [(13, *trailing)],
         "qkv": [(4 * 3 * SIZE, *trailing), (4 * SIZE, *trailing), (4 * SIZE, *trailing)],
         "gate_up": [(8, *trailing), (8, *trailing)],
+        "turned": [(6, 8)],
+        "turned_pairs": [(6, 8)],
     }[kind]
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("kind", ["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"])
+@pytest.mark.parametrize("kind", ["whole", "rows", "columns", "vocabulary", "qkv", "gate_up", "turned", "turned_pairs"])
 def test_what_ranks_have_makes_the_same_tensors_again(kind, ranks):
     parts = parts_of(kind)
     again = unshard(kind, [shard(kind, parts, rank, ranks, GEOMETRY) for rank in range(ranks)], GEOMETRY)
@@ -76,3 +78,13 @@ def test_a_vocabulary_that_does_not_divide_is_padded_with_zeros():
 def test_input_features_are_columns():
     (whole,) = parts_of("columns")
     assert torch.equal(shard("columns", [whole], 1, 2, GEOMETRY), whole[:, 4:])
+
+
+def test_gate_and_up_projection_that_alternate_are_parted():
+    whole = torch.arange(12.0).reshape(2, 6)  # input features, then gate, up, gate, up, gate, up
+    gate, up = torch.tensor([[0.0, 6], [2, 8], [4, 10]]), torch.tensor([[1.0, 7], [3, 9], [5, 11]])
+    assert torch.equal(shard("turned_pairs", [whole], 0, 1, GEOMETRY), torch.cat([gate, up]))
+    bias = torch.arange(6.0)
+    (again,) = unshard("turned_pairs", [torch.tensor([0.0, 2, 4, 1, 3, 5])], GEOMETRY)
+    assert torch.equal(again, bias)
+    assert torch.equal(shard("turned", [whole], 0, 1, GEOMETRY), whole.t())

@@ -37,6 +37,8 @@ CASES = [
 ]
 CASES.sort(key=lambda each: LAYOUTS.index(each[0]))  # ranks are started once for each layout
 CASES = CASES if EVERY else [each for each in CASES[1::3] if each[0][0] < 4]
+NEW = [case(layout, (f"{name} dense", False)) for name in ("deepseek_v3", "glm4_moe") for layout in LAYOUTS[2:]]
+CASES += NEW if EVERY else NEW[:1]
 CASES += [case(layout, of_logits=True) for layout in (LAYOUTS if EVERY else LAYOUTS[2:4])]
 CASES += [case(layout, kept=True) for layout in (LAYOUTS if EVERY else LAYOUTS[2:4])]
 

@@ -1,5 +1,6 @@
 """Router replay by megatron-core's own routers, beside ``torch``."""
 
+import os
 from types import SimpleNamespace
 
 import megatron_jobs as jobs
@@ -18,18 +19,34 @@ SHAPE = (2, 8, 2)
 """layers, experts of each, and chosen ones"""
 
 
-@pytest.mark.parametrize("layout", [(1, {}), (2, {"context_parallel_size": 2})])
-def test_outputs_and_gradients_of_gates_are_those_of_torch(worlds, model_dirs, layout):
+EVERY = os.environ.get("CORERL_EVERY_LAYOUT") == "1"
+ONE, CONTEXT = (1, {}), (2, {"context_parallel_size": 2})
+CASES = [
+    (ONE, "qwen3_moe", [None, SHAPE]),
+    (ONE, "gpt_oss", [None]),
+    (CONTEXT, "deepseek_v3", [None, (1, 8, 4)]),
+    (CONTEXT, "qwen3_moe", [None, SHAPE]),
+    (ONE, "deepseek_v3", [None, (1, 8, 4)]),
+    (ONE, "glm4_moe", [None, (1, 8, 2)]),
+    (CONTEXT, "glm4_moe", [None, (1, 8, 2)]),
+    (CONTEXT, "gpt_oss", [None, SHAPE]),
+]
+
+
+@pytest.mark.parametrize(("layout", "family", "shapes"), CASES if EVERY else CASES[:3])
+def test_outputs_and_gradients_of_experts_are_those_of_torch(worlds, model_dirs, layout, family, shapes):
     size, options = layout
     world = worlds(size, **options)
-    for experts in (None, SHAPE):
-        for found in world.run(kind="replay", model=model_dirs["qwen3_moe", False], experts=experts):
+    for experts in shapes:
+        for found in world.run(kind="replay", model=model_dirs[family, False], experts=experts):
             assert "error" not in found, found["error"]
-            assert found["log_probs"] < 1e-5 and found["gradient"] < 1e-5 * found["size"]
+            assert found["log_probs"] < 1e-5 and found["keys"]
+            for name, apart in found["gradient"].items():
+                assert apart <= 1e-5 * found["size"][name] + 1e-8, name
 
 
 def stage(rank=0, ranks=1, **changes):
-    sizes = {"num_layers": 2, "num_moe_experts": 8, "moe_router_topk": 2}
+    sizes = {"num_layers": 2, "num_moe_experts": 8, "moe_router_topk": 2, "moe_layer_freq": 1}
     settings = {"sequence_parallel": ranks > 1, "recompute_modules": None, "recompute_granularity": None}
     piece = SimpleNamespace(
         config=SimpleNamespace(**{**sizes, **settings, **changes}), decoder=SimpleNamespace(layers=[])

@@ -3,6 +3,7 @@
 import itertools
 import os
 
+import megatron_jobs as jobs
 import pytest
 import torch
 
@@ -10,7 +11,6 @@ from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl_megatron.reading import read
 from corerl_torch.loading import load_model
-from corerl_torch.weights.names import as_in_files
 from families import write_config
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
@@ -19,6 +19,7 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
 INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}
 EXPERT = {"expert_model_parallel_size": 2}
 
+EVERY = os.environ.get("CORERL_EVERY_LAYOUT") == "1"
 CASES = [
     *(
         (layout, (kind, False))
@@ -27,11 +28,17 @@ CASES = [
     *((layout, ("qwen3_moe", False)) for layout in ((1, {}), (2, {}), (2, TENSOR), (2, PIPELINE), (2, EXPERT))),
     ((4, {**TENSOR, **PIPELINE}), ("qwen2", False)),
     ((4, {**TENSOR, **PIPELINE, **EXPERT}), ("qwen3_moe", False)),
+    ((2, PIPELINE), ("deepseek_v3", False)),
+    ((2, TENSOR), ("gpt_oss", False)),
     ((2, TENSOR), ("qwen2", True)),
     ((2, TENSOR), ("qwen3_moe", True)),
 ]
+if EVERY:
+    layouts = ((2, PIPELINE), (2, TENSOR), (2, EXPERT), (4, {**TENSOR, **PIPELINE, **EXPERT}))
+    kinds = [(kind, False) for kind in ("deepseek_v3", "glm4_moe", "gpt_oss")]
+    CASES += [each for each in itertools.product(layouts, kinds) if each not in CASES]
 CASES.sort(key=lambda each: str(each[0]))  # ranks are started once for each layout
-if os.environ.get("CORERL_EVERY_LAYOUT") != "1":
+if not EVERY:
     CASES = [each for each in CASES if each[0][0] < 4]
 
 
@@ -46,7 +53,8 @@ def test_weights_come_out_as_they_went_in_also_of_a_checkpoint_without_ranks(
     named = ModelConfig(model_dirs[model], load_format="dummy", dtype="fp32")
     loaded = load_model(named, "lm", device="cpu", dtype=torch.float32)
     stored = dict(read(tmp_path, named))
-    true = dict(as_in_files(loaded.config, loaded.named_parameters()))
+    jobs.disturb(loaded)
+    true = jobs.in_files(loaded)
     assert stored.keys() == true.keys()
     assert all(torch.equal(tensor, true[name]) for name, tensor in stored.items())
 

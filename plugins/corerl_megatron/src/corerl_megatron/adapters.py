@@ -159,6 +159,13 @@ class Adapters:
             if each.own is not None:
                 of(each.own).copy_(self._share(part, each))
 
+    def stream_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """None: adapters have no buffers, and those of the model are those of its files."""
+        return iter(())
+
+    def fill_buffers(self, source: Mapping[str, Tensor] | None, device: str) -> None:
+        """Nothing to set."""
+
     def merged(self, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """The model's weights with the adapters merged in float32; a collective."""
         trained = dict(self.stream())

@@ -13,7 +13,8 @@ from typing import Any
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.models import overridden
-from corerl_megatron.families import FAMILIES
+from corerl_megatron.families import FAMILIES, MISSING
+from corerl_megatron.families.family import Mixture
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.transformer_keys import check_transformer
 
@@ -27,7 +28,7 @@ class ModelFacts:
 
     Attributes:
         key: the config key that names the model.
-        experts: 0 for a dense model.
+        mixture: None for a dense model.
     """
 
     key: str
@@ -36,8 +37,30 @@ class ModelFacts:
     heads: int
     key_value_heads: int
     intermediate: int
-    experts: int
+    mixture: Mixture | None
     config: Mapping[str, Any]
+
+    @property
+    def experts(self) -> int:
+        """Number of a layer; 0 for a dense model."""
+        return 0 if self.mixture is None else self.mixture.number
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a decoder layer has experts, counted from 0."""
+        return self.mixture is not None and layer >= self.mixture.dense
+
+    @property
+    def divided(self) -> Mapping[str, int]:
+        """Size -> its value, of those that tensor-parallel ranks share."""
+        sizes = {
+            f"{self.heads} attention heads": self.heads,
+            f"{self.key_value_heads} key and value heads": self.key_value_heads,
+        }
+        if self.mixture is None or self.mixture.dense:
+            sizes[f"intermediate size {self.intermediate}"] = self.intermediate
+        if self.mixture is not None and self.mixture.shared:
+            sizes[f"intermediate size {self.mixture.shared} of shared experts"] = self.mixture.shared
+        return sizes
 
     @classmethod
     def read(cls, key: str, config: Mapping[str, Any]) -> "ModelFacts":
@@ -47,27 +70,30 @@ class ModelFacts:
             ConfigError: the family has no mapping, or its mapping does not fit this model.
         """
         model_type = str(config.get("model_type"))
+        if model_type in MISSING:
+            raise ConfigError(key, f"strategy megatron cannot run model_type '{model_type}': {MISSING[model_type]}")
         if model_type not in FAMILIES:
             known = ", ".join(sorted(FAMILIES))
             raise ConfigError(
                 key, f"strategy megatron has no mapping of the weights of model_type '{model_type}'; it has {known}"
             )
-        for name, value in FAMILIES[model_type].assumes.items():
+        family = FAMILIES[model_type]
+        for name, value in family.assumes.items():
             if (config.get(name) or None) != (value or None) and name in config:
                 raise ConfigError(
                     key, f"{name} is {config[name]!r}, and the mapping of {model_type} supports only {value!r}"
                 )
+        if (reason := family.refusal(config)) is not None:
+            raise ConfigError(key, f"strategy megatron cannot run this {model_type}: {reason}")
         heads = int(config["num_attention_heads"])
         return cls(
             key,
             model_type,
             layers=int(config["num_hidden_layers"]),
             heads=heads,
-            key_value_heads=int(config.get("num_key_value_heads") or heads),
+            key_value_heads=heads if family.latent else int(config.get("num_key_value_heads") or heads),
             intermediate=int(config["intermediate_size"]),
-            experts=int(config.get("num_experts") or config.get("num_local_experts") or 0)
-            if FAMILIES[model_type].expert
-            else 0,
+            mixture=family.mixture(config),
             config=config,
         )
 
@@ -162,14 +188,9 @@ def check_shared(key: str, facts: ModelFacts, options: MegatronOptions) -> None:
             raise ConfigError(f"{key}.{name}", f"{size} does not divide {what} of {facts.key}; {works} would")
 
     tensor, pieces = options.tensor_model_parallel_size, options.virtual_pipeline_model_parallel_size or 1
-    cut = {
-        f"the {facts.heads} attention heads": facts.heads,
-        f"the {facts.key_value_heads} key and value heads": facts.key_value_heads,
-    }
-    if not facts.experts:
-        cut[f"the intermediate size {facts.intermediate}"] = facts.intermediate
+    cut = facts.divided
     for what, number in cut.items():
-        divides("tensor_model_parallel_size", tensor, number, what, math.gcd(*cut.values()))
+        divides("tensor_model_parallel_size", tensor, number, f"the {what}", math.gcd(*cut.values()))
     own = facts.heads // tensor
     divides("context_parallel_size", options.context_parallel_size, own, f"a tensor-parallel rank's {own} heads")
     stages = options.pipeline_model_parallel_size

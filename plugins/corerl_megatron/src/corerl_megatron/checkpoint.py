@@ -16,6 +16,7 @@ from torch import Tensor
 
 from corerl.errors import ModelError, SaveError
 from corerl.files import read_text, reading, reading_file
+from corerl_megatron import background
 from corerl_megatron.adapters import Adapters
 from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.parallel import Layout
@@ -35,20 +36,34 @@ class Checkpoint:
         pieces: pieces of the model.
         weights: of the model, or its adapters.
         model: facts that must be equal in a checkpoint's model and in this one.
+        timeout: seconds that ranks wait for each other while they write.
     """
 
     def __init__(
-        self, pieces: list[Any], weights: Weights | Adapters, optimizer: Any, ranks: Layout, model: dict[str, Any]
+        self,
+        pieces: list[Any],
+        weights: Weights | Adapters,
+        optimizer: Any,
+        ranks: Layout,
+        model: dict[str, Any],
+        timeout: float,
     ) -> None:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
+        self.timeout, self.savers = timeout, None
 
     def save(self, folder: Path) -> Callable[[], None] | None:
-        """Write into a folder that all ranks see, or return a function that writes one file's copy; a collective."""
+        """Copy the state to the host; a collective.
+
+        Returns:
+            A function that writes this rank's copy into the folder, which all ranks see, or waits until it is written;
+            None: the rank writes nothing.
+        """
         note = json.dumps({"model": self.model, "schedule": self.optimizer.schedule.state_dict()})
         world.on_first_rank(lambda: _write(folder / NOTE, note), SaveError)
         if isinstance(self.optimizer, LibraryOptimizer):
-            dist_checkpointing.save(self._state(loading=False), str(folder))
-            return None
+            if self.savers is None:
+                self.savers = world.group_beside(self.timeout)
+            return background.save(self._state(loading=False), folder, self.savers)
         state = self._whole_state()
         return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None
 
@@ -97,7 +112,9 @@ class Checkpoint:
         state: dict[str, Tensor] = {}
         for key, of in self._parts():
             for name, whole in self.weights.stream(of):
-                state[f"{key}.{name}"] = whole.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+                state[f"{key}.{name}"] = _copied(whole)
+        for name, whole in self.weights.stream_buffers():
+            state[f"model.{name}"] = _copied(whole)
         steps = {float(values["step"]) for values in self.optimizer.optimizer.state.values()}
         state["step"] = torch.tensor(max(steps, default=0.0))
         return state
@@ -107,6 +124,8 @@ class Checkpoint:
             state = load_file(file)
             if state["step"].ndim:
                 raise ValueError(f"step has shape {list(state['step'].shape)}")
+        own = {name.removeprefix("model."): each for name, each in state.items() if name.startswith("model.")}
+        self.weights.fill_buffers(own, "cpu")
         for key, of in self._parts():
             source = {name.removeprefix(f"{key}."): each for name, each in state.items() if name.startswith(f"{key}.")}
             self.weights.fill(source, "cpu", torch.float32, of)
@@ -123,6 +142,11 @@ class Checkpoint:
                 values.update((name, torch.zeros_like(parameter)) for name in MOMENTS)
         moments = [(name, lambda parameter, name=name: states[parameter][name]) for name in MOMENTS]
         return [("model", torch.Tensor.detach), *moments]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy in host memory that no other code changes."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _write(path: Path, text: str) -> None:

@@ -33,6 +33,9 @@ def shard(kind: Kind, parts: Sequence[Tensor], rank: int, ranks: int, geometry: 
     if kind == "qkv":
         return _interleave(parts, geometry).chunk(ranks)[rank]
     (whole,) = parts
+    if kind in ("turned", "turned_pairs"):
+        turned = whole.t()
+        return torch.cat([turned[::2], turned[1::2]]) if kind == "turned_pairs" else turned.contiguous()
     if kind == "vocabulary":
         missing = padded_vocabulary(geometry.vocabulary, ranks) - len(whole)
         whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])]) if missing else whole
@@ -48,13 +51,19 @@ def unshard(kind: Kind, shards: Sequence[Tensor], geometry: Geometry) -> list[Te
         return [_join([half[part] for half in halves]) for part in range(2)]
     if kind == "qkv":
         return _apart(_join(shards), geometry)
+    if kind in ("turned", "turned_pairs"):
+        turned = torch.stack(shards[0].chunk(2), dim=1).flatten(0, 1) if kind == "turned_pairs" else shards[0]
+        return [turned.t().contiguous()]
     if kind == "vocabulary":
         return [_join(shards)[: geometry.vocabulary]]
     return [_join(shards, dim=int(kind == "columns"))]
 
 
 def held(kind: Kind, own: Tensor, rank: int, ranks: int, geometry: Geometry) -> Iterator[tuple[int, Box, Tensor]]:
-    """(number of the part, box in it, values) of a rank's shard, as views; padding of the vocabulary is left out."""
+    """(number of the part, box in it, values) of a rank's shard, as views; padding of the vocabulary is left out.
+
+    A shard that is ``turned`` has no such boxes.
+    """
     if kind == "qkv":
         yield from _held_heads(own, rank, ranks, geometry)
         return

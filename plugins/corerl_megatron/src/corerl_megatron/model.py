@@ -13,8 +13,10 @@ import torch
 from megatron.core.models.gpt import GPTModel
 from megatron.core.parallel_state import is_pipeline_first_stage, is_pipeline_last_stage
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor, nn
 
 from corerl.contracts.experience import Experience
@@ -25,6 +27,7 @@ from corerl.models import compute_dtype
 from corerl_megatron.arithmetic import ModelFacts, padded_vocabulary
 from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES
+from corerl_megatron.latent import LatentAttention, LatentShape
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
 from corerl_megatron.router_replay import StageReplay
@@ -54,6 +57,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         spec: StrategySpec,
         options: MegatronOptions,
         ranks: Layout,
+        facts: ModelFacts,
         *,
         rotary: nn.Module,
         vocabulary: int,
@@ -61,9 +65,17 @@ class Stage(GPTModel):  # type: ignore[misc]
         vp_stage: int | None,
     ) -> None:
         count = get_num_layers_to_build(config, vp_stage=vp_stage, pp_rank=ranks.pipeline.rank)
+        first = get_transformer_layer_offset(config, vp_stage=vp_stage, pp_rank=ranks.pipeline.rank)
+        experts = [facts.has_experts(layer) for layer in range(first, first + count)]
         super().__init__(
             config,
-            layers(config, count, plain=lora.enabled(spec)),
+            layers(
+                config,
+                experts,
+                latent=_latent(facts),
+                windows=FAMILIES[facts.model_type].windows(facts.config),
+                plain=lora.enabled(spec),
+            ),
             vocab_size=padded_vocabulary(vocabulary, ranks.tensor.size),
             max_sequence_length=1,  # used only by learned position embeddings
             pre_process=is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
@@ -73,8 +85,13 @@ class Stage(GPTModel):  # type: ignore[misc]
             vp_stage=vp_stage,
         )
         self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
-        self.ranks, self.rotary = ranks, rotary
+        self.ranks, self.rotary, self.angles_once = ranks, rotary, FAMILIES[facts.model_type].stacked
         self.replay = StageReplay.of(self, spec, ranks)
+        for layer in self.decoder.layers:
+            if hasattr(layer.mlp, "router"):
+                layer.mlp.router.enable_expert_bias = False  # the bias stays; no tokens are counted to move it
+        if config.add_bias_linear:
+            _copy_outputs_of_experts(self)
         if self.post_process:
             own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
             starts = [min(rank * own, vocabulary) for rank in range(ranks.tensor.size + 1)]
@@ -116,6 +133,8 @@ class Stage(GPTModel):  # type: ignore[misc]
     def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
         like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
         cosine, sine = (each.transpose(0, 1) for each in self.rotary(like, inputs["position_ids"]))
+        if self.angles_once:
+            cosine, sine = (torch.cat((each, each), dim=-1) for each in (cosine, sine))
         return PackedRows(
             qkv_format="thd",
             bounds=inputs["cu_seq_lens_q"],
@@ -193,6 +212,7 @@ def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: Mo
             spec,
             options,
             ranks,
+            facts,
             rotary=rotary,
             vocabulary=meta.config.vocab_size,
             tied=bool(meta.config.tie_word_embeddings),
@@ -207,6 +227,7 @@ def transformer_config(
 ) -> TransformerConfig:
     """megatron-core's configuration for a transformers config, without features that need further packages."""
     cuda, dtype = spec.device == "cuda", compute_dtype(spec.model, spec.device)
+    family = FAMILIES[facts.model_type]
     settings: dict[str, Any] = {
         "num_layers": facts.layers,
         "hidden_size": config.hidden_size,
@@ -245,7 +266,8 @@ def transformer_config(
         "persist_layer_norm": False,
         "bias_dropout_fusion": False,
         "bias_activation_fusion": cuda and dtype == torch.bfloat16,
-        **FAMILIES[facts.model_type].settings,
+        **family.settings,
+        **(family.of_config(facts.config) or {}),
     }
     settings |= {**_recompute(spec, options), **_experts(facts, config), **options.override_transformer_config}
     try:
@@ -273,16 +295,38 @@ def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
     }
 
 
+def _copy_outputs_of_experts(piece: Stage) -> None:
+    """megatron-core adds an expert's bias to its output in place, which autograd refuses for a sum over one rank."""
+
+    def copied(layer: Any, given: Any, result: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return result[0].clone(), result[1]
+
+    for layer in piece.decoder.layers:
+        for expert in layer.mlp.experts.local_experts:
+            if not expert.linear_fc2.explicit_expert_comm:
+                expert.linear_fc2.register_forward_hook(copied)
+
+
+def _latent(facts: ModelFacts) -> ModuleSpec | None:
+    if not FAMILIES[facts.model_type].latent:
+        return None
+    return ModuleSpec(module=LatentAttention, params={"shape": LatentShape.of(facts.config)})
+
+
 def _experts(facts: ModelFacts, config: Any) -> dict[str, Any]:
-    if not facts.experts:
+    mixture = facts.mixture
+    if mixture is None:
         return {}
+    kinds = [int(facts.has_experts(layer)) for layer in range(facts.layers)]
     return {
-        "num_moe_experts": facts.experts,
-        "moe_ffn_hidden_size": config.moe_intermediate_size,
+        "num_moe_experts": mixture.number,
+        "moe_ffn_hidden_size": mixture.width,
+        "moe_shared_expert_intermediate_size": mixture.shared or None,
         "moe_router_topk": config.num_experts_per_tok,
-        "moe_router_pre_softmax": not config.norm_topk_prob,
         "moe_router_load_balancing_type": "none",
         "moe_router_dtype": "fp32",
+        **({"moe_layer_freq": kinds} if mixture.dense else {}),
+        **mixture.settings,
     }
 
 

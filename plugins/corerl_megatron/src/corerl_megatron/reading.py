@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -25,10 +25,11 @@ from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl.files import reading_file
 from corerl_megatron.arithmetic import ModelFacts
-from corerl_megatron.conversion import unshard
+from corerl_megatron.conversion import Geometry, unshard
+from corerl_megatron.families import FAMILIES
 from corerl_megatron.pickled_files import read_metadata
 from corerl_megatron.stored import check_tensor, facts_of, reason_of, sizes_of
-from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
+from corerl_megatron.table import EXPERT, LAYER, Weight, experts_together, mapped
 from corerl_torch import lora
 from corerl_torch.loading import load_model
 
@@ -59,7 +60,15 @@ def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     meta = load_model(model, "lm", device="meta", dtype=torch.float32)
-    weights, shapes, geometry = mapped(ModelFacts.read("model.path", meta.config.to_dict()), meta, "lm")
+    facts = ModelFacts.read("model.path", meta.config.to_dict())
+    named = _of_weights(folder, model, mapped(facts, meta, "lm"))
+    return experts_together(named, facts.experts) if FAMILIES[facts.model_type].stacked else named
+
+
+def _of_weights(
+    folder: Path, model: ModelConfig, table: tuple[list[Weight], dict[str, Size], Geometry]
+) -> Iterator[tuple[str, Tensor]]:
+    weights, shapes, geometry = table
     metadata = read_metadata(folder)
     stored, sizes = facts_of(folder, metadata), sizes_of(folder, metadata)
     part: list[tuple[Weight, Slice, Tensor]] = []
@@ -88,15 +97,16 @@ def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]
 
 
 def _place(weight: Weight, stored: Mapping[str, Any], folder: Path) -> Slice:
-    """The position of a weight: a tensor of its own, or a slice of the tensor of all layers."""
+    """The position of a weight: a tensor of its own, or a slice of the tensor of all experts, of all layers or both."""
     for name in weight.names:
-        key, index = name, list[int]()
-        if found := LAYER.fullmatch(key):
-            key, index = f"decoder.layers{found[3]}", [int(found[2])]
-        if found := EXPERT.fullmatch(key):
+        places: list[Slice] = [(name, ())]
+        if found := EXPERT.fullmatch(name):
             stem = found[1].removesuffix("local_experts.")
-            key, index = f"{stem}experts{found[3]}", [*index, int(found[2])]
-        for place in ((key, tuple(index)), (name, ())):
+            places.append((f"{stem}experts{found[3]}", (int(found[2]),)))
+        for key, index in tuple(places):
+            if found := LAYER.fullmatch(key):
+                places.append((f"decoder.layers{found[3]}", (int(found[2]), *index)))
+        for place in reversed(places):
             if place[0] in stored:
                 return place
     raise ModelError(f"{folder} has no '{weight.names[0]}': it is a checkpoint of another model")

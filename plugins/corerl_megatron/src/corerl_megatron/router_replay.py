@@ -26,15 +26,18 @@ class StageReplay:
 
     Attributes:
         current: the experts of the micro-batch whose layers run now; None: the routers choose.
+        dense: number of leading layers without experts.
     """
 
     def __init__(self, piece: Any, ranks: Layout) -> None:
         self.current: Choices | None = None
         self.config, self.ranks = piece.config, ranks
+        kinds = piece.config.moe_layer_freq  # 1 for each layer with experts
+        self.dense = kinds.count(0) if isinstance(kinds, list) else 0
         for layer in piece.decoder.layers:
             router = getattr(layer.mlp, "router", None)
             if router is not None:
-                router.router_replay = LayerReplay(self, layer.layer_number - 1)
+                router.router_replay = LayerReplay(self, layer.layer_number - 1 - self.dense)
 
     @classmethod
     def of(cls, piece: Any, spec: StrategySpec, ranks: Layout) -> "StageReplay | None":
@@ -66,7 +69,7 @@ class StageReplay:
         if config.sequence_parallel:
             tokens = tokens.chunk(self.ranks.tensor.size)[self.ranks.tensor.rank]
         found = Choices.of(column, tokens, batch.input_ids.shape[1])
-        check_choices(found, config.num_layers, config.moe_router_topk, config.num_moe_experts)
+        check_choices(found, config.num_layers - self.dense, config.moe_router_topk, config.num_moe_experts)
         return found
 
     def beginning(self, choices: Choices | None) -> Callable[[], None]:

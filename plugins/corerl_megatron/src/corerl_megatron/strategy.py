@@ -3,6 +3,7 @@
 Every method except ``shape`` is a collective: all ranks call it; ranks of one data-parallel rank have the same rows.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ from corerl_torch.outputs import Columns, flat, grouped
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
-from corerl_torch.weights import as_in_files
+from corerl_torch.weights import as_in_files, saved_buffers
 
 KEY = "actor.strategy"
 
@@ -90,7 +91,7 @@ class MegatronStrategy:
         self.optimizer = self._optimizer()
         same = {name: getattr(self.meta.config, name, None) for name in ARCHITECTURE} | {"head": spec.head}
         trained = self.adapted or self.weights_table
-        self.checkpoint = Checkpoint(self.pieces, trained, self.optimizer, self.ranks, same)
+        self.checkpoint = Checkpoint(self.pieces, trained, self.optimizer, self.ranks, same, self.options.timeout)
         self._weights, self._gradients, self._state = Storages(), Storages(keep=False), Storages()
         self._rest()
 
@@ -151,12 +152,14 @@ class MegatronStrategy:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
-        return self.rounding.stream(self._named_weights, dtype)
+        return itertools.chain(self.rounding.stream(self._named_weights, dtype), self._named_buffers())
 
     @contextmanager
     def sharded_weights(self, dtype: torch.dtype | None = None) -> Iterator[list[Piece] | None]:
-        """See :class:`corerl.contracts.pieces.ShardedStrategy`; not of merged adapters and of mbridge's export."""
-        if self.adapted is not None or self.options.use_mbridge:
+        """See :class:`corerl.contracts.pieces.ShardedStrategy`; not of merged adapters, of mbridge's export,
+        and of experts that files have in one tensor.
+        """
+        if self.adapted is not None or self.options.use_mbridge or self.weights_table.stacked:
             yield None
             return
         away = self._weights.away and not self.options.param_offload
@@ -190,6 +193,10 @@ class MegatronStrategy:
         if away:
             self._weights.offload(self._parameters())
         self._rest()
+
+    def _named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        with world.deadline("weights", self.options.timeout):
+            yield from self.weights_table.stream_buffers()
 
     def adapters(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As :meth:`weights`."""
@@ -284,13 +291,14 @@ class MegatronStrategy:
             loaded = load_model(self.spec.model, self.spec.head, device="cpu", dtype=self.dtype, seed=self.spec.seed)
             if self.spec.head == "lm":
                 self.meta.generation_config = loaded.generation_config
-            named = as_in_files(loaded.config, loaded.named_parameters())
+            named = itertools.chain(as_in_files(loaded.config, loaded.named_parameters()), saved_buffers(loaded))
             source.update((name, tensor.detach()) for name, tensor in named)
             if lora.enabled(self.spec):
                 first.update(first_values(loaded, self.spec))
 
         world.on_first_rank(read, ModelError)
         self.weights_table.fill(source or None, self.spec.device, self.dtype)
+        self.weights_table.fill_buffers(source or None, self.spec.device)
         if lora.enabled(self.spec):
             self.adapted = Adapters(self.pieces, self.spec, self.weights_table, self.ranks, first)
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from corerl.contracts.pieces import Piece
 from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import held, shard, unshard
+from corerl_megatron.families import FAMILIES
 from corerl_megatron.parallel import Group, Layout
-from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
+from corerl_megatron.table import EXPERT, LAYER, Weight, experts_apart, experts_together, mapped
 from corerl_torch import ranks as world
 
 
@@ -30,14 +31,18 @@ class Weights:
 
     def __init__(self, pieces: Sequence[Any], facts: ModelFacts, meta: Any, ranks: Layout, head: str) -> None:
         self.pieces, self.ranks, self.facts = pieces, ranks, facts
-        self.table, self.shapes, self.geometry = mapped(facts, meta, head)
-        self.parameters = dict(_global_names(pieces, facts, ranks))
-        present = world.gather([ranks.pipeline.rank, sorted(self.parameters)])
+        table, self.shapes, self.geometry = mapped(facts, meta, head)
+        self.stacked = FAMILIES[facts.model_type].stacked
+        self.table = [weight for weight in table if not weight.buffer]
+        self.buffers = [weight for weight in table if weight.buffer]
+        self.parameters: dict[str, Tensor] = dict(_global_names(pieces, facts, ranks, "named_parameters"))
+        self.values = self.parameters | dict(_global_names(pieces, facts, ranks, "named_buffers"))
+        present = world.gather([ranks.pipeline.rank, sorted(self.values)])
         self.stage = {name: stage for stage, names in reversed(present) for name in names}
 
     def local(self, weight: Weight) -> Tensor | None:
         """This rank's part of a weight; None if it has none."""
-        return next((self.parameters[name] for name in weight.names if name in self.parameters), None)
+        return next((self.values[name] for name in weight.names if name in self.values), None)
 
     def layer(self, weight: Weight) -> Any:
         """The module that holds a weight; None if it is no module of this rank."""
@@ -55,14 +60,31 @@ class Weights:
         dtype: torch.dtype,
         of: Callable[[Tensor], Tensor] = Tensor.detach,
     ) -> None:
-        """Set all weights, or tensors of theirs, from rank 0's ``source``; a collective.
+        """Set all parameters, or tensors of theirs, from rank 0's ``source``; a collective.
 
         Args:
             source: read on rank 0 only.
             of: as for :meth:`stream`.
         """
+        self._fill(self.table, source, device, dtype, of)
+
+    @torch.no_grad()
+    def fill_buffers(self, source: Mapping[str, Tensor] | None, device: str) -> None:
+        """Set the buffers that belong to the model's files; a collective."""
+        self._fill(self.buffers, source, device, torch.float32, Tensor.detach)
+
+    def _fill(
+        self,
+        weights: Sequence[Weight],
+        source: Mapping[str, Tensor] | None,
+        device: str,
+        dtype: torch.dtype,
+        of: Callable[[Tensor], Tensor],
+    ) -> None:
         tensor = self.ranks.tensor
-        for weight in self.table:
+        if source is not None and self.stacked:
+            source = dict(experts_apart(source.items()))
+        for weight in weights:
             parts = []
             for name in weight.parts:
                 whole = torch.empty(self.shapes[name], dtype=dtype, device=device)
@@ -78,29 +100,41 @@ class Weights:
                     of(parameter).copy_(shard(weight.kind, parts, rank, size, self.geometry))
 
     def stream(self, of: Callable[[Tensor], Tensor] = Tensor.detach) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, full tensor) of every weight, on every rank; a collective.
+        """(Hugging Face name, full tensor) of every parameter, on every rank; a collective.
 
         Args:
             of: the streamed tensor of a parameter, in its shape: itself, its gradient, the optimizer's moments.
         """
+        named = self._stream(of)
+        yield from experts_together(named, self.facts.experts) if self.stacked else named
+
+    def _stream(self, of: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
         like = of(next(iter(self.parameters.values())))
         for weight in self.table:
             parameter = self.local(weight)
             parts = [] if parameter is None else self._parts(weight, of(parameter))
             yield from zip(weight.parts, self._everywhere(weight, parts, like), strict=True)
 
+    def stream_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """As :meth:`stream`, of the buffers that belong to the model's files, in float32."""
+        like = next(iter(self.parameters.values())).detach().float()[:0]
+        for weight in self.buffers:
+            own = self.local(weight)
+            parts = [] if own is None else [own.detach().float()]
+            yield from zip(weight.parts, self._everywhere(weight, parts, like), strict=True)
+
     def held(self, dtype: torch.dtype | None) -> Iterator[Piece]:
         """The pieces of this rank; no communication, no copy.
 
         Args:
-            dtype: in which floating-point pieces are sent; None: their own.
+            dtype: in which floating-point pieces of parameters are sent; None: their own.
         """
-        for weight in self.table:
+        for weight in (*self.table, *self.buffers):
             parameter = self.local(weight)
             if parameter is None:
                 continue
             own = parameter.detach()
-            kind = dtype if dtype is not None and own.is_floating_point() else own.dtype
+            kind = dtype if dtype is not None and own.is_floating_point() and not weight.buffer else own.dtype
             rank, size = (self.ranks.tensor.rank, self.ranks.tensor.size) if weight.expert is None else (0, 1)
             for number, box, values in held(weight.kind, own, rank, size, self.geometry):
                 name = weight.parts[number]
@@ -133,13 +167,13 @@ class Weights:
         return parts
 
 
-def _global_names(pieces: Sequence[Any], facts: ModelFacts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
-    """This rank's parameters, with layers and experts counted over all ranks."""
+def _global_names(pieces: Sequence[Any], facts: ModelFacts, ranks: Layout, named: str) -> Iterator[tuple[str, Tensor]]:
+    """This rank's parameters or buffers, with layers and experts counted over all ranks."""
     first = ranks.expert.rank * (facts.experts // ranks.expert.size)
     for piece in pieces:
         layers = [layer.layer_number - 1 for layer in piece.decoder.layers]
         experts = range(first, facts.experts)
-        for name, parameter in piece.named_parameters():
+        for name, parameter in getattr(piece, named)():
             yield _renumbered(EXPERT, _renumbered(LAYER, name, layers), experts), parameter
 
 

@@ -1,20 +1,22 @@
 """The facts of a family: which weights of megatron-core are made from which of Hugging Face's, and how."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"]
+Kind = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gate_up", "turned", "turned_pairs"]
 """Division of a weight among tensor-parallel ranks.
 
-==============  ===================================================================================================
-``whole``       every rank has the whole weight
-``rows``        dimension 0 is cut: output features
-``columns``     dimension 1 is cut: input features
-``vocabulary``  ``rows`` after padding with zeros to a multiple of the ranks
-``qkv``         query, key and value by groups: a group's query heads, its key head, its value head; groups stay whole
-``gate_up``     a rank's part of the gate above its part of the up projection
-==============  ===================================================================================================
+================  =================================================================================================
+``whole``         every rank has the whole weight
+``rows``          dimension 0 is cut: output features
+``columns``       dimension 1 is cut: input features
+``vocabulary``    ``rows`` after padding with zeros to a multiple of the ranks
+``qkv``           query, key and value by groups: a group's query heads, its key head, its value head; groups stay whole
+``gate_up``       a rank's part of the gate above its part of the up projection
+``turned``        every rank has the whole weight, transposed
+``turned_pairs``  the same of a gate and an up projection, whose output features alternate in Hugging Face's weight
+================  =================================================================================================
 """
 
 
@@ -26,29 +28,67 @@ class Rule:
         megatron: its name in the local layer specification.
         parts: Hugging Face's names of its parts.
         fused: its name if Transformer Engine puts it into the following linear layer.
+        buffer: no optimizer changes it; float32 in every model.
     """
 
     megatron: str
     parts: tuple[str, ...]
     kind: Kind = "whole"
     fused: str | None = None
+    buffer: bool = False
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The experts of a model.
+
+    Attributes:
+        number: of a layer.
+        width: intermediate size of one.
+        dense: leading layers without experts.
+        shared: intermediate size of the experts that all tokens pass; 0: there are none.
+        settings: for megatron-core's TransformerConfig.
+    """
+
+    number: int
+    width: int
+    dense: int = 0
+    shared: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _nothing(config: Mapping[str, Any]) -> Any:
+    return None
 
 
 @dataclass(frozen=True)
 class Family:
-    """One value of transformers' ``model_type``.
+    """One value of transformers' ``model_type``. Functions get the Hugging Face config.
 
     Attributes:
         layer: rules of a decoder layer, after ``decoder.layers.N.`` and ``model.layers.N.``.
         expert: rules of an expert, after ``mlp.experts.local_experts.N.`` and ``mlp.experts.N.`` of its layer.
         settings: for megatron-core's TransformerConfig.
         assumes: keys of the Hugging Face config, with the one value that the rules support.
+        of_config: further settings.
+        mixture: the experts; None for a dense model.
+        refusal: why megatron-core cannot run this model; None if it can.
+        latent: attention is multi-latent (:mod:`corerl_megatron.latent`).
+        windows: of each layer, the number of tokens that a token sees, or None; with them attention has sinks.
+        stacked: the files have one tensor for all experts of a layer, ``mlp.experts.NAME`` for each NAME of
+            ``expert``; the rotation has each angle once.
     """
 
     layer: tuple[Rule, ...]
     expert: tuple[Rule, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     assumes: Mapping[str, Any] = field(default_factory=dict)
+    of_config: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = _nothing
+    mixture: Callable[[Mapping[str, Any]], Mixture | None] = _nothing
+    refusal: Callable[[Mapping[str, Any]], str | None] = _nothing
+    latent: bool = False
+    windows: Callable[[Mapping[str, Any]], list[int | None] | None] = _nothing
+    stacked: bool = False
 
 
 EMBEDDING = Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), "vocabulary")

@@ -31,8 +31,11 @@ ON_RANKS = "plugins/corerl_fsdp/tests/test_families_on_ranks.py"
 MEGATRON = "plugins/corerl_megatron/tests"
 MEGATRON_AGREES = f"{MEGATRON}/test_ranks_agree.py::test_ranks_agree_with_one_device"
 MEGATRON_MOVES = f"{MEGATRON}/test_weights.py::test_weights_come_out_as_they_went_in_also_of_a_checkpoint_without_ranks"
-MEGATRON_ROUTES = f"{MEGATRON}/test_router_replay.py::test_outputs_and_gradients_of_gates_are_those_of_torch"
-NO_ADAPTERS = f"{MEGATRON}/test_arithmetic.py::test_a_config_is_refused_before_anything_is_loaded"
+MEGATRON_ROUTES = f"{MEGATRON}/test_router_replay.py::test_outputs_and_gradients_of_experts_are_those_of_torch"
+MEGATRON_ADAPTS = f"{MEGATRON}/test_adapters.py::test_ranks_have_the_gradients_of_one_device"
+MEGATRON_LACKS = (
+    f"{MEGATRON}/test_arithmetic.py::test_a_family_that_megatron_core_cannot_run_is_refused_with_the_missing_part"
+)
 IN_VLLM = "plugins/corerl_vllm/tests/test_families.py::test_a_family_has_the_trainers_log_probs_after_an_update"
 IN_SGLANG = "plugins/corerl_sglang/tests/test_families.py::test_a_family_has_the_trainers_log_probs"
 
@@ -50,7 +53,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("fsdp", "export", "export", "proven", f"{ON_RANKS}::test_two_ranks_export_what_one_device_exports"),
     Column("megatron", "packed", "packed", "refused", MEGATRON_AGREES),
     Column("megatron", "tensor", "tensor parallel", "refused", MEGATRON_AGREES),
-    Column("megatron", "lora", "LoRA", "refused", NO_ADAPTERS),
+    Column("megatron", "lora", "LoRA", "refused", MEGATRON_ADAPTS),
     Column("megatron", "export", "export", "refused", MEGATRON_MOVES),
     Column("hf", "lora", "LoRA", "proven", f"{HERE}::test_adapters_merge_into_an_export"),
     Column("hf", "export", "export", "proven", f"{HERE}::test_an_export_agrees_with_the_engine"),

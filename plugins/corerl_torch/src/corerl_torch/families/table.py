@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from corerl_torch.families.columns import COLUMNS, MEGATRON_ROUTES, REFUSED_BY_MEGATRON, Column, State
+from corerl_torch.families.columns import COLUMNS, MEGATRON_LACKS, MEGATRON_ROUTES, REFUSED_BY_MEGATRON, Column, State
 
 WINDOWED = MappingProxyType({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4})
 RECURRENT = MappingProxyType(
@@ -69,8 +69,8 @@ class Family:
     def test(self, column: Column) -> str:
         """``file::function`` that proves the state; '' if nothing does."""
         state = self.state(column)
-        if state == "refused" and column.backend == "megatron" and column.feature != "lora":
-            return REFUSED_BY_MEGATRON
+        if state == "refused" and column.backend == "megatron":
+            return self.proofs.get(column.key, REFUSED_BY_MEGATRON)
         return "" if state == "not proven" else self.proofs.get(column.key, column.test)
 
 
@@ -93,9 +93,18 @@ SHAPE: Mapping[str, Any] = MappingProxyType(
 """of every family; tokens are those of the tiny tokenizer of corerl-testing"""
 
 OF_MEGATRON: Mapping[str, State] = MappingProxyType(
-    {f"megatron.{feature}": "proven" for feature in ("packed", "tensor", "export")}
+    {f"megatron.{feature}": "proven" for feature in ("packed", "tensor", "lora", "export")}
 )
-"""the four families of corerl-megatron"""
+"""dense families of corerl-megatron"""
+
+ROUTED_BY_MEGATRON: Mapping[str, State] = MappingProxyType({**OF_MEGATRON, "megatron.lora": "not proven"})
+"""with experts in some layers"""
+
+LACKING: Mapping[str, str] = MappingProxyType(dict.fromkeys(OF_MEGATRON, MEGATRON_LACKS))
+"""proofs of families for which megatron-core lacks a part"""
+
+EXPERTS_OF_MEGATRON: Mapping[str, State] = MappingProxyType({**ROUTED_BY_MEGATRON, "megatron.tensor": "not proven"})
+"""with experts in every layer, which tensor parallel needs GPUs for"""
 
 FAMILIES: tuple[Family, ...] = (
     Family("Qwen2, Qwen2.5", "qwen2", "Qwen2Config", "Qwen2.5-0.5B … 72B", {"tie_word_embeddings": True}, OF_MEGATRON),
@@ -106,7 +115,7 @@ FAMILIES: tuple[Family, ...] = (
         "Qwen3MoeConfig",
         "Qwen3-30B-A3B, 235B-A22B",
         EXPERTS,
-        {**OF_MEGATRON, **DIVIDED, "megatron.tensor": "not proven"},
+        {**EXPERTS_OF_MEGATRON, **DIVIDED},
         "",
         ATTENTION,
         {"megatron.packed": MEGATRON_ROUTES},
@@ -120,6 +129,7 @@ FAMILIES: tuple[Family, ...] = (
         {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         f"without flash-linear-attention {NO_SHARING}",
         ATTENTION,
+        LACKING,
     ),
     Family(
         "Qwen3.5",
@@ -129,6 +139,7 @@ FAMILIES: tuple[Family, ...] = (
         RECURRENT,
         {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG},
         f"without flash-linear-attention {NO_SHARING}",
+        proofs=LACKING,
     ),
     Family(
         "Qwen3.5-MoE",
@@ -138,6 +149,7 @@ FAMILIES: tuple[Family, ...] = (
         {**RECURRENT, **SHARED_EXPERT},
         {**NO_PACKING, **NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
         f"without flash-linear-attention {NO_SHARING}; adapters of `all-linear` leave out the experts, as with peft",
+        proofs=LACKING,
     ),
     Family(
         "Llama 3",
@@ -208,8 +220,9 @@ FAMILIES: tuple[Family, ...] = (
         "GptOssConfig",
         "gpt-oss-20b, 120b",
         {**WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 131072},
-        {**NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
+        {**NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED, **EXPERTS_OF_MEGATRON},
         "its sinks need the attention row by row, also on CUDA; weights are trained in bf16 or float32, not in MXFP4",
+        proofs={"megatron.packed": MEGATRON_ROUTES},
     ),
     Family("GLM-4", "glm4", "Glm4Config", "GLM-4-9B, 32B (0414)"),
     Family(
@@ -225,9 +238,10 @@ FAMILIES: tuple[Family, ...] = (
             "n_shared_experts": 1,
             "use_qk_norm": True,
         },
-        DIVIDED,
+        {**DIVIDED, **ROUTED_BY_MEGATRON},
         "the bias of its routers' scores moves by `router_bias_update_rate` alone",
         ATTENTION,
+        {"megatron.packed": MEGATRON_ROUTES},
     ),
     Family(
         "DeepSeek-V3",
@@ -249,10 +263,11 @@ FAMILIES: tuple[Family, ...] = (
             "qk_nope_head_dim": 8,
             "v_head_dim": 12,
         },
-        {**NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED},
+        {**NOT_IN_VLLM, **NOT_IN_SGLANG, **DIVIDED, **ROUTED_BY_MEGATRON},
         "the bias of its routers' scores moves by `router_bias_update_rate` alone; weights are trained in bf16 or "
         "float32, not in FP8",
         ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
+        {"megatron.packed": MEGATRON_ROUTES},
     ),
     Family("OLMo 3", "olmo3", "Olmo3Config", "Olmo-3-7B, 32B", WINDOWED, NOT_IN_SGLANG),
     Family(
