@@ -170,6 +170,20 @@ def test_columns_remote_folder_contents_and_dtypes_of_sums_are_kept() -> None:
     assert not [each for each in remarks if "missing" in each]
 
 
+def test_contents_that_a_resumed_run_loads_are_kept_unless_they_are_all() -> None:
+    load = "checkpoint.load_contents"
+    config, remarks = convert(f"actor_rollout_ref.actor.{load}=[model,extra]", f"critic.{load}=['model']")
+    assert config.actor.strategy == {"name": "fsdp", "load_contents": ["model", "extra"]}
+    assert not [each for each in remarks if "contents" in each]
+    config, remarks = convert(f"actor_rollout_ref.actor.{load}=['model','optimizer','extra']")
+    assert config.actor.strategy == "fsdp" and not [each for each in remarks if "contents" in each]
+    megatron = "--config-name=ppo_megatron_trainer"
+    _, remarks = convert(megatron, f"actor_rollout_ref.actor.{load}=[model]")
+    assert f"actor.{load}=['model']: CoreRL's megatron loads whole checkpoints" in remarks
+    _, remarks = convert(f"actor_rollout_ref.actor.{load}=[hf_model]")
+    assert any(each.startswith(f"actor.{load}=['hf_model']: a run resumes with model") for each in remarks)
+
+
 def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys() -> None:
     key = "+actor_rollout_ref.model.override_config"
     config, remarks = convert(

@@ -9,6 +9,7 @@ from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Finding, Machine, ModelSize, TrainingShare, finding, whole
+from corerl_torch.contents import Content, check_options
 
 BYTES_PER_LOGIT = 12.0, 4.0
 """bytes of a logit's copies at a time, without and with compilation"""
@@ -71,6 +72,14 @@ class TorchOptions:
         "checkpoints hold the optimizer's state; false: about a third of the size, and a resumed run begins with a new "
         "state",
     )
+    load_contents: list[Content] | None = option(
+        None,
+        "parts that a resumed run takes from its checkpoint: model, optimizer, extra (the schedule); with "
+        "initial_checkpoint, those of it alone; null: model from initial_checkpoint, and all when the run is resumed",
+    )
+    initial_checkpoint: str | None = option(
+        None, "checkpoint of another run (global_step_N), whose model a new run begins with in place of model.path"
+    )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
@@ -90,6 +99,7 @@ class TorchOptions:
 
     def check(self, key: str, config: TrainConfig) -> None:
         """Raise ConfigError for ``fp8`` without kernels on this machine, and for options that exclude each other."""
+        check_options(key, self)
         if self.activation_offload and self.compile:
             raise ConfigError(
                 f"{key}.activation_offload", "cannot see the tensors of compiled layers: set compile=false"

@@ -52,6 +52,9 @@ FREE = (
     "*memory_limit_gb",
     "*_per_gpu",
     "*.max_vocabulary_log_probs_gb",
+    "*.strategy.load_contents",
+    "*.strategy.save_optimizer",
+    "*.strategy.initial_checkpoint",
 )
 """keys that may change: length of a run, its files, its machines, the sizes of its calls"""
 

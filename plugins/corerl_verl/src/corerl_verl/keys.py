@@ -100,6 +100,13 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.ppo_micro_batch_size", ("actor.ppo_micro_batch_size_per_gpu",), _PER_GPU),
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
     VerlKey("actor.optim.clip_grad", ("actor.grad_clip",)),
+    *_same("actor.checkpoint", "actor.strategy", "load_contents"),
+    *_same("critic.checkpoint", "critic.strategy", "load_contents"),
+    VerlKey(
+        "actor.checkpoint.save_contents",
+        ("actor.strategy.save_optimizer",),
+        "false without optimizer, of fsdp and torch",
+    ),
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface selects the checkpoints with a model folder"),
     VerlKey(
         "actor.tis_imp_ratio_cap",

@@ -137,12 +137,12 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Findings about the checkpoint from which this run would resume."""
     from corerl.checkpoint.resume import find_checkpoint
-    from corerl_tools.resumed import check_same
 
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
-            check_same(checkpoint, config, parts.versions(), plugins.config_aliases())
+            versions, aliases = parts.versions(), plugins.config_aliases()
+            plugins.hook.check_resumed(checkpoint=checkpoint, config=config, versions=versions, aliases=aliases)
             yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")
