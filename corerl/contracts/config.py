@@ -332,7 +332,7 @@ class TrainerConfig:
     resume_mode: str = option(
         "auto",
         "auto: continue the experiment's newest run from its newest checkpoint, unless it is finished; disable: a new "
-        "run; or the folder of a run or of a checkpoint",
+        "run; or the folder, or the URL of a copy (remote_dir), of a run or of a checkpoint",
     )
     resume_with_changes: bool = option(False, "continue with another config or other versions of plugins")
     max_restarts: int = option(
@@ -355,6 +355,7 @@ class TrainerConfig:
     remote_dir: str | None = option(
         None, "folder of fsspec, such as s3://bucket/folder, that gets a copy of each complete checkpoint; null: none"
     )
+    remote_timeout: float = option(3600.0, "deadline of a copy to remote_dir, or from it, in seconds", gt=0)
     output_dir: str = option("runs", "folder of runs: <output_dir>/<experiment_name>/<time>")
     max_staleness: int = option(0, "largest age of weights in updates; above 0, training overlaps generation", ge=0)
     batch_order: Literal["fifo", "windowed", "first_finished"] | None = option(

@@ -27,6 +27,7 @@ FREE = (
     "trainer.*_freq",
     "trainer.output_dir",
     "trainer.resume_*",
+    "trainer.remote_*",
     "trainer.save_*",
     "trainer.async_save",
     "trainer.*keep*",

@@ -205,7 +205,11 @@ TABLE: tuple[VerlKey, ...] = (
     *_same("trainer", "runtime", "nnodes", "n_gpus_per_node"),
     VerlKey("trainer.device", ("actor.device",)),
     VerlKey("trainer.default_local_dir", ("trainer.output_dir",)),
-    VerlKey("trainer.default_hdfs_dir", ("trainer.remote_dir",), "a copy of each checkpoint, by fsspec"),
+    VerlKey(
+        "trainer.default_hdfs_dir",
+        ("trainer.remote_dir",),
+        "a copy of each checkpoint, by fsspec; a fresh machine resumes from it",
+    ),
     VerlKey("trainer.max_actor_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.max_critic_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.resume_from_path", ("trainer.resume_mode",)),

@@ -138,6 +138,9 @@ def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator
     """Findings about the checkpoint from which this run would resume."""
     from corerl.checkpoint.resume import find_checkpoint
 
+    if "://" in (mode := config.trainer.resume_mode):
+        yield finding("note", "trainer.resume_mode", f"the start of the run fetches {mode}, and verifies it")
+        return
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
