@@ -127,6 +127,18 @@ def test_the_reference_has_a_strategy_of_its_own_if_its_options_differ_from_the_
     assert config.ref.strategy == {"name": "megatron", "tensor_model_parallel_size": 1}
 
 
+def test_the_offload_policy_is_kept_for_actor_and_reference_and_turns_off_the_other_offloads() -> None:
+    model, used = "actor_rollout_ref", "actor_rollout_ref.actor.use_kl_loss=True"
+    both = [f"{model}.actor.fsdp_config.{name}=True" for name in ("offload_policy", "param_offload")]
+    config, remarks = convert(used, *both)
+    assert config.actor.strategy == {"name": "fsdp", "offload_policy": True}
+    assert config.ref.strategy == "fsdp" and remarks == []
+    config, _ = convert(used, *both, f"{model}.ref.fsdp_config.offload_policy=True")
+    assert config.ref.strategy is None
+    config, _ = convert(used, f"{model}.ref.fsdp_config.offload_policy=True")
+    assert (config.actor.strategy, config.ref.strategy) == ("fsdp", {"name": "fsdp", "offload_policy": True})
+
+
 def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_those_of_training() -> None:
     key = "reward.reward_model"
     names = ("actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=6")  # since verl 0.6

@@ -288,7 +288,7 @@ class FsdpStrategy:
             self.balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), dist.all_reduce, counts_rows=leads)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
             for number, rows in enumerate(cuts, start=1):
-                self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
+                self.token_model.set_requires_gradient_sync(self.options.sums_at_once or number == len(cuts))
                 self._backward(mini_batch, rows, objective, sums, scale)
         return ranks.gather(vars(sums.numbers()))
 
@@ -360,7 +360,7 @@ class FsdpStrategy:
         )
 
     def _move(self, *, weights: str | None = None, optimizer: str | None = None) -> None:
-        if self.spec.device == "cpu":
+        if self.spec.device == "cpu" or self.options.offload_policy:
             return
         if weights is not None:
             self.token_model.to(weights)

@@ -54,6 +54,8 @@ FREE = (
     "*_per_gpu",
     "*.max_vocabulary_log_probs_gb",
     "*.strategy.load_contents",
+    "*.strategy.offload_policy",
+    "*.strategy.*_offload",
     "*.strategy.save_optimizer",
     "*.strategy.initial_checkpoint",
 )

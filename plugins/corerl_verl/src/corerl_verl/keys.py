@@ -53,7 +53,7 @@ ALIASES: Mapping[str, str] = {
 }
 """names that a config of CoreRL may have too -> CoreRL's keys"""
 
-_FSDP = ("fsdp_size", "param_offload", "optimizer_offload", "reshard_after_forward")
+_FSDP = ("fsdp_size", "param_offload", "optimizer_offload", "offload_policy", "reshard_after_forward")
 
 TABLE: tuple[VerlKey, ...] = (
     *(VerlKey(alias, (key,), "also accepted under verl's name") for alias, key in ALIASES.items()),
