@@ -364,7 +364,12 @@ class TrainerConfig:
         "batch_window; first_finished: the first finished, which favours short responses; null: windowed with "
         "max_staleness, fifo without",
     )
-    batch_window: int | None = option(None, "groups beyond a batch, for batch_order=windowed; null: a batch", ge=1)
+    batch_window: int | None = option(
+        None,
+        "groups beyond a batch, for batch_order=windowed; null: a batch. For first_finished without max_staleness: "
+        "groups that each step begins and ends untrained; null: none",
+        ge=1,
+    )
     offload_while_generating: bool = option(False, "keep the training models on the CPU during generation")
     critic_warmup: int = option(0, "first steps, which update only the critic", ge=0)
     on_nonfinite: Literal["stop", "skip"] = option(

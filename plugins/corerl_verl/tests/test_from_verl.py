@@ -139,6 +139,15 @@ def test_the_offload_policy_is_kept_for_actor_and_reference_and_turns_off_the_ot
     assert (config.actor.strategy, config.ref.strategy) == ("fsdp", {"name": "fsdp", "offload_policy": True})
 
 
+def test_over_sampling_is_a_window_of_groups_that_each_step_ends() -> None:
+    rate, batch = "actor_rollout_ref.rollout.over_sample_rate=0.1", "data.train_batch_size=64"
+    config, remarks = convert(rate, batch)
+    assert (config.trainer.batch_order, config.trainer.batch_window) == ("first_finished", 8)  # 64 of 72
+    assert any("written as 8 groups more in each step" in each for each in remarks)
+    config, remarks = convert("actor_rollout_ref.rollout.over_sample_rate=0", batch)
+    assert config.trainer.batch_window is None and not [each for each in remarks if "groups more" in each]
+
+
 def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_those_of_training() -> None:
     key = "reward.reward_model"
     names = ("actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=6")  # since verl 0.6

@@ -140,6 +140,11 @@ TABLE: tuple[VerlKey, ...] = (
     ),
     VerlKey("rollout.engine_kwargs.vllm.*", ("rollout.options.engine_args.*",)),
     VerlKey("rollout.engine_kwargs.sglang.*", ("rollout.options.engine_args.*",)),
+    VerlKey(
+        "rollout.over_sample_rate",
+        (),
+        "trainer.batch_order=first_finished with trainer.batch_window groups beyond data.train_batch_size",
+    ),
     VerlKey("rollout.mode", (), "engines are always asynchronous; trainer.max_staleness=1 generates during training"),
     VerlKey("rollout.dtype", ("model.dtype",), "bf16, fp16 or fp32, of engine and training"),
     VerlKey("rollout.do_sample", (), "training always samples; rollout.val_kwargs.do_sample sets the evaluation"),

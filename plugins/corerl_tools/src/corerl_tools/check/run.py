@@ -202,9 +202,17 @@ def _overrides(config: TrainConfig) -> Iterator[Finding]:
 
 def _order(config: TrainConfig) -> Iterator[Finding]:
     """Findings for an order of training that depends on the lengths of responses."""
-    if config.trainer.batch_order == "first_finished" and config.trainer.max_staleness:
+    stale, window = config.trainer.max_staleness, config.trainer.batch_window
+    if config.trainer.batch_order == "first_finished" and (stale or window):
         sentence = "a step trains the groups that finish first, so short responses are trained earlier than long ones"
-        remedy = "Set trainer.batch_order=windowed, which limits how far a group is overtaken."
+        if not stale:
+            begun = config.data.train_batch_size + (window or 0)
+            sentence = (
+                f"a step begins {begun} groups, trains the {config.data.train_batch_size} that finish first and ends "
+                "the rest, so short responses are favoured, and a prompt with long ones may never be trained"
+            )
+        limits = "which limits how far a group is overtaken"
+        remedy = f"Set trainer.{'' if stale else 'max_staleness=1 and '}batch_order=windowed, {limits}."
         yield finding("warning", "trainer.batch_order", sentence, remedy)
 
 
