@@ -198,6 +198,8 @@ def test_contents_that_a_resumed_run_loads_are_kept_unless_they_are_all() -> Non
     assert not [each for each in remarks if "contents" in each]
     config, remarks = convert(f"actor_rollout_ref.actor.{load}=['model','optimizer','extra']")
     assert config.actor.strategy == "fsdp" and not [each for each in remarks if "contents" in each]
+    config, _ = convert("actor_rollout_ref.actor.checkpoint.save_contents=['model']")  # and verl loads the same
+    assert config.actor.strategy == {"name": "fsdp", "save_optimizer": False, "load_contents": ["model"]}
     megatron = "--config-name=ppo_megatron_trainer"
     _, remarks = convert(megatron, f"actor_rollout_ref.actor.{load}=[model]")
     assert f"actor.{load}=['model']: CoreRL's megatron loads whole checkpoints" in remarks

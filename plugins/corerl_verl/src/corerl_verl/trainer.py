@@ -130,7 +130,7 @@ def _contents(conversion: Conversion, role: str) -> None:
     )
     if names:
         without = {*_PARTS} - {*names}
-    _loaded(conversion, role, f"{prefix}.load_contents")
+    _loaded(conversion, role, f"{prefix}.load_contents", names)
     for key in [key for key in conversion.given if key.startswith(f"{prefix}.")]:
         if key.endswith("contents") and without:
             _without(conversion, role, key, without)
@@ -138,10 +138,12 @@ def _contents(conversion: Conversion, role: str) -> None:
             conversion.drop(key, reason)
 
 
-def _loaded(conversion: Conversion, role: str, key: str) -> None:
-    """Contents that a resumed run takes, which are written unless they are all."""
-    names = _names(conversion.given.get(key))
+def _loaded(conversion: Conversion, role: str, key: str, saved: list[str]) -> None:
+    """Contents that a resumed run takes: by default those that are saved; written unless they are all."""
+    names = _names(conversion.given.get(key)) or [part for part in _PARTS if saved and part in saved]
     parts = [part for part in _PARTS if part in names]
+    if key not in conversion.given and "extra" in parts:
+        return  # save_optimizer says the rest
     if not names or len(parts) == len(_PARTS) or (role == "critic" and not conversion.has_critic):
         conversion.take(key)
     elif not parts:
