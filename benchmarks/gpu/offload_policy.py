@@ -17,6 +17,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from fsdp_update import random_batch, training, update
@@ -31,7 +32,7 @@ from corerl_testing.tiny_model import tiny_model
 
 COLUMNS = ("offload", "peak GiB", "at rest GiB", "seconds", "gradient norm", "forward GiB", "forward s")
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "none": {},
     "between calls": {"param_offload": True, "optimizer_offload": True},
     "policy": {"offload_policy": True},

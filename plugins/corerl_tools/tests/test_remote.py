@@ -111,6 +111,20 @@ def test_the_manifest_comes_last_and_nothing_half_written_is_left(
     copies.ended(run, ValueError("of the run"))
 
 
+def test_a_file_system_that_cannot_be_opened_ends_no_training(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(url: str) -> None:
+        raise ConnectionError("no name node answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fsspec, "url_to_fs", fails)
+        copy(run, 1)
+    assert "ConnectionError: no name node answers; the checkpoint itself is complete" in capsys.readouterr().err
+    copy(run, 2)
+    assert copies.read(run.folder).state == "copied"
+
+
 def test_training_goes_on_during_a_copy_and_the_next_one_waits_until_its_deadline(
     run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,8 +69,11 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
 def _norm(gradients: list[Tensor]) -> Tensor:
     first = gradients[0]
     if not isinstance(first, DTensor) or first.device_mesh.ndim == 1:
-        norm = torch.nn.utils.get_total_norm(gradients)
-        return norm.to(norm.device_mesh.device_type).full_tensor() if isinstance(norm, DTensor) else norm
+        norm: Any = torch.nn.utils.get_total_norm(gradients)
+        if isinstance(norm, DTensor):
+            norm = norm.to(norm.device_mesh.device_type)  # gradients may be on the CPU
+            norm = norm.full_tensor()
+        return torch.as_tensor(norm)
     by_copies: dict[int, list[Tensor]] = {}
     for each in gradients:
         by_copies.setdefault(_copies(each), []).append(each.to_local())  # type: ignore[attr-defined]

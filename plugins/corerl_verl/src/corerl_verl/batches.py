@@ -61,7 +61,8 @@ def batch_sizes(conversion: Conversion) -> None:
 def over_sampling(conversion: Conversion) -> None:
     """``rollout.over_sample_rate``: the share of a step's requests that are aborted once the others have ended."""
     key = "rollout.over_sample_rate"
-    rate, batch = conversion.given.get(key), conversion.effective("data.train_batch_size")
+    rate: Any = conversion.given.get(key)
+    batch: Any = conversion.effective("data.train_batch_size")
     batch = conversion.values.get("data.train_batch_size", batch)
     if not (is_number(rate, most=0.99) and rate > 0 and is_number(batch)):
         return

@@ -114,15 +114,10 @@ class Copies:
             SaveError: as for :meth:`settle`.
         """
         self.settle()
-        assert self._trainer.remote_dir is not None
-        system, base = places.opened(self._trainer.remote_dir)
-        target = f"{base}/{self._run.config.tracking.experiment_name}/{self._run.folder.name}"
         copy = self._present = _Copy(path.name)
         source = _linked(path, self._run.folder / LINKS / path.name)
         self._note(copy, "copying")
-        copy.thread = Thread(
-            target=self._work, args=(copy, system, target, path, source), name="corerl-remote", daemon=True
-        )
+        copy.thread = Thread(target=self._work, args=(copy, path, source), name="corerl-remote", daemon=True)
         copy.thread.start()
 
     def settle(self, *, raises: bool = True) -> None:
@@ -142,8 +137,12 @@ class Copies:
         if copy.error and raises and self._trainer.on_save_error == "stop":
             raise SaveError(copy.error)
 
-    def _work(self, copy: _Copy, system: Any, target: str, path: Path, source: Path) -> None:
+    def _work(self, copy: _Copy, path: Path, source: Path) -> None:
+        config, system, target = self._run.config, None, ""
         try:
+            assert config.trainer.remote_dir is not None
+            system, base = places.opened(config.trainer.remote_dir)  # which may connect
+            target = f"{base}/{config.tracking.experiment_name}/{self._run.folder.name}"
             self._copy(copy, system, target, path, source)
         except Exception as error:  # each file system has errors of its own
             if not copy.given_up.is_set():
