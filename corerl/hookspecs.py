@@ -195,6 +195,11 @@ def check_resumed(
 
 
 @hookspec(firstresult=True)
+def fetch_checkpoint(config: "TrainConfig", total_steps: int) -> Path | None:
+    """Bring the checkpoint that ``trainer.resume_mode`` selects to this machine; its folder, or that of its run."""
+
+
+@hookspec(firstresult=True)
 def write_groups(folder: Path, groups: Sequence[Any]) -> bool | None:
     """Write finished groups (:class:`corerl.rollout.scored.FinishedGroup`) into the folder of a checkpoint.
 

@@ -229,7 +229,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "warm-up": Meaning(
         (f"{A}optim.lr_warmup_steps", f"{A}optim.lr_warmup_steps_ratio"),
         _warm_up,
-        lambda config, parts: config.actor.optim.lr_warmup_steps,
+        lambda config, parts: config.actor.optim.lr_warmup_steps or -bool(config.actor.optim.lr_warmup_steps_ratio),
     ),
     "mini-batch": _same(f"{A}ppo_mini_batch_size", "actor.ppo_mini_batch_size"),
     "epochs of an update": _same(f"{A}ppo_epochs", "actor.ppo_epochs"),

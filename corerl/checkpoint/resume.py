@@ -73,13 +73,13 @@ class Checkpoint:
             return cls(path, **{name: state[name] for name in STATE})
 
 
-def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
-    """The checkpoint that ``trainer.resume_mode`` selects; None for a new run.
+def find_checkpoint(config: TrainConfig, total_steps: int, fetched: Path | None = None) -> Checkpoint | None:
+    """The checkpoint that ``trainer.resume_mode`` selects, or ``fetched`` in its place; None for a new run.
 
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or another process trains in its run.
     """
-    mode = config.trainer.resume_mode
+    mode = config.trainer.resume_mode if fetched is None else str(fetched)
     if mode == "disable":
         return None
     if mode == "auto":

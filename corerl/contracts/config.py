@@ -332,7 +332,7 @@ class TrainerConfig:
     resume_mode: str = option(
         "auto",
         "auto: continue the experiment's newest run from its newest checkpoint, unless it is finished; disable: a new "
-        "run; or the folder of a run or of a checkpoint",
+        "run; or the folder, or the URL of a copy (remote_dir), of a run or of a checkpoint",
     )
     resume_with_changes: bool = option(False, "continue with another config or other versions of plugins")
     max_restarts: int = option(
@@ -355,6 +355,7 @@ class TrainerConfig:
     remote_dir: str | None = option(
         None, "folder of fsspec, such as s3://bucket/folder, that gets a copy of each complete checkpoint; null: none"
     )
+    remote_timeout: float = option(3600.0, "deadline of a copy to remote_dir, or from it, in seconds", gt=0)
     output_dir: str = option("runs", "folder of runs: <output_dir>/<experiment_name>/<time>")
     max_staleness: int = option(0, "largest age of weights in updates; above 0, training overlaps generation", ge=0)
     batch_order: Literal["fifo", "windowed", "first_finished"] | None = option(
@@ -363,7 +364,12 @@ class TrainerConfig:
         "batch_window; first_finished: the first finished, which favours short responses; null: windowed with "
         "max_staleness, fifo without",
     )
-    batch_window: int | None = option(None, "groups beyond a batch, for batch_order=windowed; null: a batch", ge=1)
+    batch_window: int | None = option(
+        None,
+        "groups beyond a batch, for batch_order=windowed; null: a batch. For first_finished without max_staleness: "
+        "groups that each step begins and ends untrained; null: none",
+        ge=1,
+    )
     offload_while_generating: bool = option(False, "keep the training models on the CPU during generation")
     critic_warmup: int = option(0, "first steps, which update only the critic", ge=0)
     on_nonfinite: Literal["stop", "skip"] = option(

@@ -64,6 +64,10 @@ class Player:
         if self._episodes is not None:
             self._episodes.close()
 
+    async def idle(self) -> None:
+        """Wait until no request is under way, once the players of all groups are cancelled."""
+        await self._queue.idle()
+
     async def play(self, group: Group) -> ScoredRollouts:
         """``sampling.n`` scored responses to the group's prompt."""
         if self._episodes is None:

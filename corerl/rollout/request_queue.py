@@ -80,6 +80,11 @@ class RequestQueue:
             self._abandoned.append(waiting)
             raise
 
+    async def idle(self) -> None:
+        """Wait until the engines have ended every request."""
+        while self._calls:
+            await asyncio.wait(self._calls)
+
     def _end_abandoned(self) -> None:
         """End in the engines what nobody awaits, unless the call itself is cancelled."""
         abandoned, self._abandoned = self._abandoned, []

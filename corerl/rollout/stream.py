@@ -125,6 +125,8 @@ class Stream:
         self._size, self._max_staleness = config.data.train_batch_size, config.trainer.max_staleness
         self._order = config.trainer.batch_order or ("windowed" if self._max_staleness else "fifo")
         self._window = config.trainer.batch_window or self._size
+        over_samples = self._order == "first_finished" and not self._max_staleness
+        self._extra = (config.trainer.batch_window or 0) if over_samples else 0
         self._seeds_of = functools.lru_cache(maxsize=4)(functools.partial(seeds.training_requests, count=self._size))
         self._loop = EventLoop(background=bool(self._max_staleness))
         self._members: dict[int, _Member] = {}
@@ -186,7 +188,7 @@ class Stream:
     async def _take(self, step: int) -> tuple[StepGroups, float]:
         """The groups, and when their last response was complete."""
         ahead = min(self._max_staleness, self._total_steps - step)
-        self._version, self._places = step - 1, self._size * (1 + ahead)
+        self._version, self._places = step - 1, self._size * (1 + ahead) + self._extra
         self._keep_fitting(step)
         self._admit()
         start = time.perf_counter()
@@ -201,6 +203,8 @@ class Stream:
         self._ready -= len(members)
         for member in members:
             self._leave(member)
+        if self._extra:
+            await self._end_others()
         taken = self._of_step(step, members, dropped)
         metrics = {**taken.metrics, **self._measured(), "rollout/failed_groups": float(len(failed))}
         return dataclasses.replace(taken, metrics=metrics), generated
@@ -266,7 +270,11 @@ class Stream:
 
     def _member(self, number: int) -> _Member:
         step, place = divmod(number, self._size)
-        batch = "train" if self._filter is not None else f"train-{(number - self._left_out) // self._size + 1}"
+        batch = (
+            "train"
+            if self._filter is not None or self._extra
+            else f"train-{(number - self._left_out) // self._size + 1}"
+        )
         prompt = self._prompts[self._sampler.prompt(number)]
         group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
         member = _Member(number, None, group)
@@ -344,6 +352,16 @@ class Stream:
             self._done.remove(self._lowest)
             self._lowest += 1
 
+    async def _end_others(self) -> None:
+        """End the groups that a step has begun beside its own; they begin again in the next step."""
+        self._members.clear()
+        self._ready, self._next, ended = 0, self._lowest, set(self._tasks)
+        for task in ended:
+            task.cancel()
+        if ended:
+            await asyncio.wait(ended)
+        await self._player.idle()
+
     def _chosen(self, step: int) -> list[_Member]:
         """The groups to be trained in ``step``, by number; none if more have to finish before."""
         if self._ready < self._size:
@@ -352,6 +370,9 @@ class Stream:
         if self._order == "fifo":
             due = list(itertools.islice(members, self._size))
             return due if all(member.scored for member in due) else []
+        if self._extra:
+            first = sorted((each for each in members if each.scored), key=lambda member: member.finished)
+            return sorted(first[: self._size], key=lambda member: member.number)
         width = len(members) if self._order == "first_finished" else self._size + self._window
         window = sorted(
             (member for member in itertools.islice(members, width) if member.scored), key=lambda member: member.finished

@@ -118,7 +118,9 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         order=functools.partial(own_order.load(), train_prompts) if own_order else None,
     )
     sampler.prompt(0)  # a sampler that does not fit the data is an error here
-    checkpoint = find_checkpoint(config, _total_steps(config, sampler))
+    total_steps = _total_steps(config, sampler)
+    fetched = plugins.hook.fetch_checkpoint(config=config, total_steps=total_steps)
+    checkpoint = find_checkpoint(config, total_steps, fetched)
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
         _check_resumed(checkpoint, config, parts, plugins)

@@ -145,8 +145,10 @@ def test_a_column_that_is_not_recorded_or_not_replayed_is_an_error(check):
 
 
 def test_an_order_that_favours_short_responses_is_a_warning(check):
-    for order, staleness, found in (("first_finished", 1, 1), ("first_finished", 0, 0), ("windowed", 1, 0)):
-        _, report = check(f"trainer.batch_order={order}", f"trainer.max_staleness={staleness}")
+    cases = (("first_finished", 1, "null", 1), ("first_finished", 0, "null", 0), ("first_finished", 0, 2, 1))
+    for order, staleness, window, found in (*cases, ("windowed", 1, "null", 0)):
+        changed = (f"trainer.{key}" for key in (f"max_staleness={staleness}", f"batch_window={window}"))
+        _, report = check(f"trainer.batch_order={order}", *changed)
         assert keys(report, "warning") == ["trainer.batch_order"] * found
 
 

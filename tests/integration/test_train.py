@@ -67,11 +67,13 @@ def test_evaluation_does_not_disturb_training(train):
     assert kept[0][1:] == kept[1]
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(train):
-    straight = train("a")
-    stopped = train("b", "trainer.total_training_steps=2", "actor.optim.lr_scheduler_type=constant")
-    resumed = train("b", f"trainer.resume_mode={stopped}")
+def test_a_run_resumed_on_a_fresh_machine_goes_on_bit_for_bit(train, tmp_path):
+    straight, remote = train("a"), f"trainer.remote_dir=file://{tmp_path}/bucket"
+    stopped = train("b", "trainer.total_training_steps=2", "actor.optim.lr_scheduler_type=constant", remote)
+    stopped.rename(tmp_path / "gone")
+    resumed = train("b", remote)
     assert resumed == stopped
+    assert (tmp_path / "bucket" / "default" / resumed.name / "global_step_3" / "manifest.json").is_file()
     assert numbers(straight)[-1] == numbers(resumed)[-1]
     for name in ("actor/weights.safetensors", "huggingface/model.safetensors"):
         paths = [folder / "checkpoints" / "global_step_3" / name for folder in (straight, resumed)]

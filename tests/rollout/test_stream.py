@@ -185,6 +185,50 @@ def test_a_slow_group_holds_up_its_step_where_the_order_is_kept_and_no_longer_th
         assert [tokens(made.take(step)) for step in (1, 2)] == steps
 
 
+class Endable(Engine):
+    """``abort`` ends a request whose prompt is slow, a little later, with what it has."""
+
+    def __init__(self, slow):
+        super().__init__()
+        self.slow, self.aborted, self.ends = slow, [], {}
+
+    async def generate(self, requests, on_finished):
+        ends = [self.ends.setdefault(request.request_id, asyncio.Event()) for request in requests]
+        slow = [request.prompt_ids[1] == self.slow for request in requests]
+        await super().generate(
+            [each for each, is_slow in zip(requests, slow, strict=True) if not is_slow],
+            lambda place, found: on_finished([at for at, is_slow in enumerate(slow) if not is_slow][place], found),
+        )
+        for place in (place for place, is_slow in enumerate(slow) if is_slow):
+            await asyncio.wait_for(ends[place].wait(), 30)
+            await asyncio.sleep(0.05)
+            on_finished(place, [Completion([1], [-1.0], "abort", self.version)] * 2)
+
+    async def abort(self, names):
+        for name in names:
+            self.aborted.append(name)
+            self.ends.pop(name).set()
+
+
+def test_over_sampling_trains_the_first_finished_and_begins_the_others_again(stream):
+    """Of three groups, the slow one is ended twice by the two others; nothing is under way once a step is taken."""
+    engine = Endable(slow=1)
+    made = stream(engine, batch_order="first_finished", batch_window=1)
+    queue = made._player._queue
+    queue._abort = engine.abort
+    for step, own in ((1, [2, 3]), (2, [4, 5])):
+        engine.version = step - 1
+        assert tokens(made.take(step)) == own
+        assert not queue._calls and not queue._under_way and not made._tasks
+    assert engine.aborted == ["train-0", "train-0"]
+    assert [name for name, _ in engine.asked] == ["train-1", "train-2", "train-3", "train-4"]
+    state = made.state()
+    assert (state.sampler["next"], sorted(state.sampler["done"]), list(state.finished)) == (0, [1, 2, 3, 4], [])
+    engine.slow, engine.version = None, 2
+    taken = made.take(3)
+    assert tokens(taken) == [1, 6] and taken.metrics["training/staleness/max"] == 0.0
+
+
 def test_scores_of_a_whole_batch_are_of_its_groups_also_where_others_finish_earlier(stream):
     asked = []
 

@@ -30,6 +30,22 @@ def test_nothing_is_noted_if_prefixes_are_not_shared(options):
     assert found(options) == [] == found(FsdpOptions(), n=1) == found(FsdpOptions(), key="critic.strategy")
 
 
+def test_with_the_offload_policy_the_gpu_holds_layers_in_use_alone(tmp_path):
+    model = ModelConfig(str(write_config(tmp_path, "qwen2")), dtype="bf16")
+    size = model_size(model, "cpu")
+    for ranks in (1, 2):
+        kept, share = (FsdpOptions(offload_policy=on).share(size, ranks, model, updated=True) for on in (False, True))
+        assert share.at_rest == share.optimizer == 0 < kept.optimizer
+        assert share.weights == size.bytes * (size.beside + 2 * size.layer) < kept.weights
+        assert share.gradients == 4 * (size.beside + size.layer) < kept.gradients
+    config = TrainConfig(model)
+    with pytest.raises(ConfigError, match=r"actor\.strategy\.param_offload: must be false with offload_policy"):
+        FsdpOptions(offload_policy=True, param_offload=True).check("actor.strategy", config)
+    config.actor.optim.optimizer = "muon"
+    with pytest.raises(ConfigError, match="has no optimizer muon"):
+        FsdpOptions(offload_policy=True).check("actor.strategy", config)
+
+
 def test_a_rank_of_a_shard_group_holds_what_it_holds_without_further_groups(tmp_path):
     folder = str(write_config(tmp_path, "qwen2"))
     size = model_size(ModelConfig(folder), "cpu")

@@ -77,7 +77,7 @@ CASES += [
     *(shared(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),
     *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=size == 4) for size in (2, 4)),
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
-    shared(2, size=4, fsdp={"reshard_after_forward": False, "param_offload": True, "optimizer_offload": True}),
+    shared(2, size=4, fsdp={"reshard_after_forward": False, "offload_policy": True}),
 ]
 CASES += [case(kept=True), case(kept=True, packed=False), *(shared(2, size=size, kept=True) for size in (2, 4))]
 CASES += [
@@ -107,6 +107,9 @@ if EVERY:
             for packed, size in itertools.product((True, False), (2, 4))
         ),
         *(divided_matrices(2, head="value", size=size) for size in (2, 4)),
+        divided_matrices(2, size=4, fsdp={"offload_policy": True, "fsdp_size": 1}),
+        *(case(size=size, fsdp={"offload_policy": True}, checkpointing=True) for size in (1, 2)),
+        case(size=4, fsdp={"offload_policy": True, "fsdp_size": 2}, warm=True, config={"lora_rank": 2}),
         divided_matrices(2, model=("qwen3", True), size=4, fsdp={"ulysses_sequence_parallel_size": 2}, kept=True),
         divided_matrices(2, size=4, fsdp={"ulysses_sequence_parallel_size": 2, "fsdp_size": 1}, checkpointing=True),
         *(divided_matrices(2, trees=seed, size=size) for seed, size in enumerate((2, 4))),

@@ -115,6 +115,18 @@ def test_offload_options_do_nothing_on_the_cpu(worlds, model_dirs):
     assert_same(offloaded[1]["weights"], plain[0]["weights"])
 
 
+def test_offload_policy_changes_no_number(worlds, model_dirs, tmp_path):
+    """Gradients are summed after every micro-batch, in the order of ``shard_gradients``; so the bits are equal."""
+    job = {"kind": "train", "model": model_dirs["qwen2", True], "cut": {"max_tokens": 30}, "seeds": [0, 1]}
+    plain = worlds[2].run(**job, fsdp={"shard_gradients": True})
+    offloaded = worlds[2].run(**job, fsdp={"offload_policy": True}, save=str(tmp_path))
+    for one, other in zip(offloaded, plain, strict=True):
+        assert_same(one["weights"], other["weights"])
+    if EVERY:
+        on = [worlds[2].run(**job, fsdp={"offload_policy": each}, load=str(tmp_path)) for each in (True, False)]
+        assert_same(on[0][0]["weights"], on[1][0]["weights"], atol=1e-6)
+
+
 @pytest.mark.parametrize(("row", "rows"), [(1, [[], [0]]), (5, [[], [2]]), (6, [[3], []])])
 def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, model_dirs, row, rows):
     job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row": row, **FSDP}

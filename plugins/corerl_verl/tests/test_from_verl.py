@@ -127,6 +127,27 @@ def test_the_reference_has_a_strategy_of_its_own_if_its_options_differ_from_the_
     assert config.ref.strategy == {"name": "megatron", "tensor_model_parallel_size": 1}
 
 
+def test_the_offload_policy_is_kept_for_actor_and_reference_and_turns_off_the_other_offloads() -> None:
+    model, used = "actor_rollout_ref", "actor_rollout_ref.actor.use_kl_loss=True"
+    both = [f"{model}.actor.fsdp_config.{name}=True" for name in ("offload_policy", "param_offload")]
+    config, remarks = convert(used, *both)
+    assert config.actor.strategy == {"name": "fsdp", "offload_policy": True}
+    assert config.ref.strategy == "fsdp" and remarks == []
+    config, _ = convert(used, *both, f"{model}.ref.fsdp_config.offload_policy=True")
+    assert config.ref.strategy is None
+    config, _ = convert(used, f"{model}.ref.fsdp_config.offload_policy=True")
+    assert (config.actor.strategy, config.ref.strategy) == ("fsdp", {"name": "fsdp", "offload_policy": True})
+
+
+def test_over_sampling_is_a_window_of_groups_that_each_step_ends() -> None:
+    rate, batch = "actor_rollout_ref.rollout.over_sample_rate=0.1", "data.train_batch_size=64"
+    config, remarks = convert(rate, batch)
+    assert (config.trainer.batch_order, config.trainer.batch_window) == ("first_finished", 8)  # 64 of 72
+    assert any("written as 8 groups more in each step" in each for each in remarks)
+    config, remarks = convert("actor_rollout_ref.rollout.over_sample_rate=0", batch)
+    assert config.trainer.batch_window is None and not [each for each in remarks if "groups more" in each]
+
+
 def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_those_of_training() -> None:
     key = "reward.reward_model"
     names = ("actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=6")  # since verl 0.6
@@ -168,6 +189,22 @@ def test_columns_remote_folder_contents_and_dtypes_of_sums_are_kept() -> None:
     strategy = {"save_optimizer": False, "reduce_dtype": "bf16", "activation_offload": True}
     assert config.actor.strategy == {"name": "fsdp", **strategy}
     assert not [each for each in remarks if "missing" in each]
+
+
+def test_contents_that_a_resumed_run_loads_are_kept_unless_they_are_all() -> None:
+    load = "checkpoint.load_contents"
+    config, remarks = convert(f"actor_rollout_ref.actor.{load}=[model,extra]", f"critic.{load}=['model']")
+    assert config.actor.strategy == {"name": "fsdp", "load_contents": ["model", "extra"]}
+    assert not [each for each in remarks if "contents" in each]
+    config, remarks = convert(f"actor_rollout_ref.actor.{load}=['model','optimizer','extra']")
+    assert config.actor.strategy == "fsdp" and not [each for each in remarks if "contents" in each]
+    config, _ = convert("actor_rollout_ref.actor.checkpoint.save_contents=['model']")  # and verl loads the same
+    assert config.actor.strategy == {"name": "fsdp", "save_optimizer": False, "load_contents": ["model"]}
+    megatron = "--config-name=ppo_megatron_trainer"
+    _, remarks = convert(megatron, f"actor_rollout_ref.actor.{load}=[model]")
+    assert f"actor.{load}=['model']: CoreRL's megatron loads whole checkpoints" in remarks
+    _, remarks = convert(f"actor_rollout_ref.actor.{load}=[hf_model]")
+    assert any(each.startswith(f"actor.{load}=['hf_model']: a run resumes with model") for each in remarks)
 
 
 def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys() -> None:

@@ -98,7 +98,7 @@ class Weights:
             name = self.names[number]
             if name is None:
                 return None
-            return _whole(shares[name])
+            return _whole(shares[name], self.spec.device)
 
         drawn = draw(self.spec.model, self.spec.head, self.spec.seed, take, give)
         buffers = dict(drawn.named_buffers())
@@ -131,7 +131,7 @@ class Weights:
             values = whole.pop(name)
             if ".lora_magnitude_vector." in name:
                 owner = model.get_submodule(name.partition(".lora_magnitude_vector.")[0])
-                base = _whole(owner.get_base_layer().weight)
+                base = _whole(owner.get_base_layer().weight, self.spec.device)
                 values = lora.magnitude(base.cpu(), fan_in_fan_out=owner.fan_in_fan_out)
             _keep(share, values)
 
@@ -145,9 +145,9 @@ def own_part(share: Tensor) -> tuple[Tensor, Part]:
     return local, tuple(slice(start, start + size) for start, size in zip(starts, local.shape, strict=True))
 
 
-def _whole(share: Tensor) -> Tensor:
-    """The tensor that ranks have shares of; a collective."""
-    sharded: Any = share.detach()
+def _whole(share: Tensor, device: str) -> Tensor:
+    """The tensor that ranks have shares of, perhaps elsewhere, on the device of the ranks; a collective."""
+    sharded: Any = share.detach().to(device)
     whole: Tensor = sharded.full_tensor() if isinstance(share, DTensor) else sharded.clone()
     return whole
 

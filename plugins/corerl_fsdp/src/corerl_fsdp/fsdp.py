@@ -29,7 +29,7 @@ from corerl_fsdp.mixture import load_balance
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, shard_mesh, sharded_model
 from corerl_fsdp.token_model import recompute_activations
-from corerl_torch import lora, loss_scale, ranks, sequence_parallel
+from corerl_torch import contents, lora, loss_scale, ranks, sequence_parallel
 from corerl_torch.average import Average, kept
 from corerl_torch.experts.balance import with_balance
 from corerl_torch.experts.parallel import expert_group
@@ -78,6 +78,8 @@ class FsdpStrategy:
                 self.average = Average(self.model, self.options.ema_decay)
             self.optimizer = build_optimizer(self.model, spec.optim)
             self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
+            if (begins := contents.initial(self.options, contents.role_of(spec.head))) is not None:
+                self._take(begins, contents.of_initial(self.options))
         self._rest()
 
     @torch.no_grad()
@@ -218,11 +220,16 @@ class FsdpStrategy:
 
     def load(self, folder: Path) -> None:
         """See the contract; the number of ranks may differ from that of :meth:`save`."""
+        self._take(folder, contents.of_resumed(self.options))
+
+    def _take(self, folder: Path, parts: Collection[str]) -> None:
+        """Load parts of a checkpoint; a collective."""
         with ranks.deadline("load", self.options.timeout):
-            lora.check_stored(folder, self.spec)
-            self.loss_scale.load(folder)
-            must = self.options.save_optimizer
-            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule, self.average, must=must)
+            if contents.MODEL in parts:
+                lora.check_stored(folder, self.spec)
+            if contents.EXTRA in parts:
+                self.loss_scale.load(folder)
+            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule, self.average, parts=parts)
 
     def export(self, folder: Path) -> None:
         """See the contract; rank 0 writes, with the whole model in host memory."""
@@ -281,7 +288,7 @@ class FsdpStrategy:
             self.balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), dist.all_reduce, counts_rows=leads)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
             for number, rows in enumerate(cuts, start=1):
-                self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
+                self.token_model.set_requires_gradient_sync(self.options.sums_at_once or number == len(cuts))
                 self._backward(mini_batch, rows, objective, sums, scale)
         return ranks.gather(vars(sums.numbers()))
 
@@ -353,7 +360,7 @@ class FsdpStrategy:
         )
 
     def _move(self, *, weights: str | None = None, optimizer: str | None = None) -> None:
-        if self.spec.device == "cpu":
+        if self.spec.device == "cpu" or self.options.offload_policy:
             return
         if weights is not None:
             self.token_model.to(weights)

@@ -9,6 +9,7 @@ from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Finding, Machine, ModelSize, TrainingShare, finding, whole
+from corerl_torch.contents import Content, check_options
 
 BYTES_PER_LOGIT = 12.0, 4.0
 """bytes of a logit's copies at a time, without and with compilation"""
@@ -71,6 +72,14 @@ class TorchOptions:
         "checkpoints hold the optimizer's state; false: about a third of the size, and a resumed run begins with a new "
         "state",
     )
+    load_contents: list[Content] | None = option(
+        None,
+        "parts that a resumed run takes from its checkpoint: model, optimizer, extra (the schedule); with "
+        "initial_checkpoint, those of it alone; null: model from initial_checkpoint, and all when the run is resumed",
+    )
+    initial_checkpoint: str | None = option(
+        None, "checkpoint of another run (global_step_N), whose model a new run begins with in place of model.path"
+    )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
@@ -90,6 +99,7 @@ class TorchOptions:
 
     def check(self, key: str, config: TrainConfig) -> None:
         """Raise ConfigError for ``fp8`` without kernels on this machine, and for options that exclude each other."""
+        check_options(key, self)
         if self.activation_offload and self.compile:
             raise ConfigError(
                 f"{key}.activation_offload", "cannot see the tensors of compiled layers: set compile=false"
@@ -169,6 +179,11 @@ class FsdpOptions(TorchOptions):
     optimizer_offload: bool = option(
         False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
     )
+    offload_policy: bool = option(
+        False,
+        "keep weights, gradients and the optimizer's state on the CPU, where the optimizer steps; the weights of a "
+        "layer are on the GPU while it computes (FSDP2's CPUOffloadPolicy)",
+    )
     use_remove_padding: bool = option(True, "lay the rows of a micro-batch end to end; without computing padding")
     ulysses_sequence_parallel_size: int = option(
         1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
@@ -193,21 +208,30 @@ class FsdpOptions(TorchOptions):
         trained = size.trained if updated else 0
         kept = 4 if self.ema_decay is None else 8  # float32 weights, and their average
         stored = (kept * trained + size.bytes * (size.parameters - trained)) / ranks
-        freed = ranks > tensor and self.reshard_after_forward
+        freed = (ranks > tensor or self.offload_policy) and self.reshard_after_forward
         gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters) / tensor
-        if ranks == tensor and (trained == 0 or size.bytes == 4):
+        if ranks == tensor and (trained == 0 or size.bytes == 4) and not self.offload_policy:
             gathered = 0  # the stored weights are used directly
         moments = undivided.optimizer / ranks
+        gradients = undivided.gradients / (ranks if self.sums_at_once else tensor)
+        if self.offload_policy:
+            stored = moments = 0.0
+            gradients = (4 if trained else 0) * (size.beside + size.layer) / tensor  # before they are summed
         return dataclasses.replace(
             undivided,
             weights=stored + gathered,
-            gradients=undivided.gradients / (ranks if self.shard_gradients else tensor),
+            gradients=gradients,
             optimizer=moments,
             at_rest=(0 if self.param_offload else stored) + (0 if self.optimizer_offload else moments),
             optimizer_apart=self.optimizer_offload,
             context=self.ulysses_sequence_parallel_size,
             tensor=tensor,
         )
+
+    @property
+    def sums_at_once(self) -> bool:
+        """Gradients are summed over ranks after every micro-batch."""
+        return self.shard_gradients or self.offload_policy
 
     def shards(self, ranks: int) -> int:
         """Ranks that divide the weights, of so many."""
@@ -217,6 +241,15 @@ class FsdpOptions(TorchOptions):
         """As that of ``torch``; raise ConfigError for groups of ranks and options that do not go together."""
         super().check(key, config)
         self.check_groups(key, adapters=config.model.lora_rank > 0)
+        if self.offload_policy and (
+            beside := [name for name in ("param_offload", "optimizer_offload") if getattr(self, name)]
+        ):
+            raise ConfigError(f"{key}.{beside[0]}", "must be false with offload_policy, which keeps all on the CPU")
+        optim = config.critic.optim if key == "critic.strategy" else config.actor.optim
+        if self.offload_policy and key != "ref.strategy" and "muon" in str(optim.optimizer):
+            raise ConfigError(
+                f"{key}.offload_policy", "has no optimizer muon, which gathers matrices on the GPU: use adamw"
+            )
         gpus, size = config.runtime.nnodes * config.runtime.n_gpus_per_node, self.tensor_model_parallel_size
         if key == "actor.strategy" and gpus % size:
             raise ConfigError(f"{key}.tensor_model_parallel_size", f"{size} does not divide the {gpus} GPUs")

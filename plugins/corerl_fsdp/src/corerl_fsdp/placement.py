@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 
@@ -111,10 +111,13 @@ def sharded_model(
         offloads=options.activation_offload,
     )
     mixed = spec.optim is not None and compute != torch.float32
+    on_cpu = options.offload_policy
+    offload = CPUOffloadPolicy(pin_memory=spec.device == "cuda") if on_cpu else OffloadPolicy()
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=DTYPES[options.reduce_dtype])
-    reshard = options.reshard_after_forward and mesh.shape[-1] > 1  # a single rank of a group holds all weights
+    divided = mesh.shape[-1] > 1 or on_cpu  # else a single rank of a group holds all weights
+    reshard = options.reshard_after_forward and divided
     if experts is not None:
-        freed = options.reshard_after_forward and experts.replicas.size() > 1
+        freed = options.reshard_after_forward and (experts.replicas.size() > 1 or on_cpu)
         for module in expert_modules(model).values():
             experts.divide(module)
             fully_shard(
@@ -122,6 +125,7 @@ def sharded_model(
                 mesh=experts.replicas,
                 mp_policy=policy,
                 reshard_after_forward=freed,
+                offload_policy=offload,
                 shard_placement_fn=lambda _: Shard(1),  # the first dimension is that of the experts
             )
     as_given = replace(policy, cast_forward_inputs=False)  # the angles of patches are in float32, also if recomputed
@@ -129,14 +133,26 @@ def sharded_model(
     by = None if tensor is None else tensor_parallel.sharded_dimension(mesh.shape[-1])
     for layer in decoder_layers(model):
         own = as_given if layer in towers else policy
-        fully_shard(layer, mesh=mesh, mp_policy=own, reshard_after_forward=reshard, shard_placement_fn=by)
-    fully_shard(token_model, mesh=mesh, mp_policy=policy, shard_placement_fn=by)
+        fully_shard(
+            layer,
+            mesh=mesh,
+            mp_policy=own,
+            reshard_after_forward=reshard,
+            shard_placement_fn=by,
+            offload_policy=offload,
+        )
+    fully_shard(token_model, mesh=mesh, mp_policy=policy, shard_placement_fn=by, offload_policy=offload)
     for module in token_model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # the sum over ranks: the loss weights are those of all rows
     give_storage: Any = token_model._apply
-    give_storage(lambda each: torch.empty_like(each, device=spec.device) if each.is_meta else each.to(spec.device))
+
+    def placed(each: Tensor) -> Tensor:
+        device = "cpu" if on_cpu and isinstance(each, DTensor) else spec.device
+        return torch.empty_like(each, device=device) if each.is_meta else each.to(device)
+
+    give_storage(placed)
     weights.fill(model)
     return token_model
 

@@ -1,7 +1,7 @@
 """Checkpoints of ``torch.distributed.checkpoint``: each rank writes its shares; any number of ranks can read them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
 from corerl_fsdp.token_model import stored
 from corerl_torch.average import PREFIX, Average, check_average
+from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
 from corerl_torch.optimizer import check_optimizer, initial_state, set_rates
 from corerl_torch.schedules import restore_schedule
 
@@ -61,26 +62,24 @@ def load(
     schedule: Any,
     average: Average | None = None,
     *,
-    must: bool = True,
+    parts: Collection[str] = (MODEL, OPTIMIZER, EXTRA),
 ) -> None:
-    """Read a checkpoint of :func:`save`, with any number of ranks; a collective.
-
-    Args:
-        must: it must have the optimizer's state.
+    """Read parts of a checkpoint of :func:`save`, with any number of ranks; a collective.
 
     Raises:
         ModelError: a file is missing or damaged, or has no average or state of the optimizer, which is wanted.
     """
     stored = ShardReader(folder).read_metadata().state_dict_metadata
-    if average is not None:
+    if average is not None and MODEL in parts:
         check_average(folder, any(name.startswith(PREFIX) for name in stored))
-    kinds = {name.partition(".")[0]: True for name in stored}
-    has = must or "optimizer" in kinds
-    if has:
-        check_optimizer(folder, kinds)
-    fill(_state(model, optimizer if has else None, average), folder)
-    with reading_file(folder / SCHEDULE) as file:
-        restore_schedule(schedule, json.loads(read_text(file)))
+    if OPTIMIZER in parts:
+        check_optimizer(folder, {name.partition(".")[0]: True for name in stored})
+    state = _state(model, optimizer if OPTIMIZER in parts else None, average)
+    kept = (*((f"{MODEL}.", PREFIX) if MODEL in parts else ()), f"{OPTIMIZER}.")
+    fill({name: each for name, each in state.items() if name.startswith(kept)}, folder)
+    if EXTRA in parts:
+        with reading_file(folder / SCHEDULE) as file:
+            restore_schedule(schedule, json.loads(read_text(file)))
     set_rates(optimizer, schedule)
 
 

@@ -23,7 +23,7 @@ from corerl.models import compute_dtype
 from corerl_fsdp.mixture import load_balance, prepare, shares_prefixes
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
-from corerl_torch import bitwise, lora, loss_scale
+from corerl_torch import bitwise, contents, lora, loss_scale
 from corerl_torch.average import Average, check_average, kept
 from corerl_torch.experts.balance import LoadBalance, alone, with_balance
 from corerl_torch.loading import load_model, model_shape
@@ -85,6 +85,8 @@ class SingleDeviceStrategy:
             recompute_activations(self.model)
         self.optimizer = build_optimizer(self.model, spec.optim)
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
+        if (begins := contents.initial(options, contents.role_of(spec.head))) is not None:
+            self._take(begins, contents.of_initial(options))
 
     @torch.no_grad()
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
@@ -184,20 +186,30 @@ class SingleDeviceStrategy:
         return write
 
     def load(self, folder: Path) -> None:
+        self._take(folder, contents.of_resumed(self.options))
+
+    def _take(self, folder: Path, parts: Collection[str]) -> None:
+        """Load parts of a checkpoint."""
+        if contents.MODEL in parts:
+            self._take_model(folder)
+        if contents.EXTRA in parts:
+            self.loss_scale.load(folder)
+        with reading_file(folder / "optimizer.pt") as file:
+            state = torch.load(file, map_location=self.spec.device, weights_only=True)
+            if contents.OPTIMIZER in parts:
+                restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"])
+            if contents.EXTRA in parts:
+                restore_schedule(self.schedule, state["schedule"])
+        set_rates(self.optimizer, self.schedule)
+
+    def _take_model(self, folder: Path) -> None:
         lora.check_stored(folder, self.spec)
         with reading_file(folder / "weights.safetensors") as file, torch.no_grad():
             _fill(stored(self.model), load_file(file, device=self.spec.device))
-        self.loss_scale.load(folder)
         if self.average is not None:
             check_average(folder, (folder / AVERAGE).exists())
             with reading_file(folder / AVERAGE) as file, torch.no_grad():
                 _fill(self.average.values.items(), load_file(file))
-        with reading_file(folder / "optimizer.pt") as file:
-            state = torch.load(file, map_location=self.spec.device, weights_only=True)
-            if self.options.save_optimizer or "optimizer" in state:
-                restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"])
-            restore_schedule(self.schedule, state["schedule"])
-        set_rates(self.optimizer, self.schedule)
 
     def export(self, folder: Path) -> None:
         if lora.enabled(self.spec) and self.options.lora_export == "adapter":

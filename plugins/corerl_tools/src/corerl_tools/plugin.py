@@ -162,9 +162,9 @@ def remedy(error: BaseException) -> str | None:
 @hookimpl
 def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
     if config.trainer.remote_dir is not None:
-        from corerl_tools import remote
+        from corerl_tools.remote import places
 
-        remote.check(config.trainer.remote_dir)
+        places.check(config.trainer.remote_dir)
 
 
 @hookimpl
@@ -172,9 +172,28 @@ def checkpoint_saved(run: "Run", step: int, path: Path) -> None:
     from corerl.contracts.config import TrainConfig
 
     if isinstance(run.config, TrainConfig) and run.config.trainer.remote_dir is not None:
-        from corerl_tools import remote
+        from corerl_tools.remote import copies
 
-        remote.copy(run, step, path)
+        copies.of_run(run).begin(path)
+
+
+@hookimpl
+def run_ended(run: "Run", error: BaseException | None) -> None:
+    from corerl.errors import LostError
+
+    if not isinstance(error, LostError):  # a run that is started again goes on at once
+        from corerl_tools.remote import copies
+
+        copies.ended(run, error)
+
+
+@hookimpl
+def fetch_checkpoint(config: "TrainConfig", total_steps: int) -> Path | None:
+    if config.trainer.remote_dir is None and "://" not in config.trainer.resume_mode:
+        return None
+    from corerl_tools.remote.fetching import fetch
+
+    return fetch(config, total_steps)
 
 
 @hookimpl

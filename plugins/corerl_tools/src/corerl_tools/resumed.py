@@ -27,6 +27,7 @@ FREE = (
     "trainer.*_freq",
     "trainer.output_dir",
     "trainer.resume_*",
+    "trainer.remote_*",
     "trainer.save_*",
     "trainer.async_save",
     "trainer.*keep*",
@@ -52,6 +53,11 @@ FREE = (
     "*memory_limit_gb",
     "*_per_gpu",
     "*.max_vocabulary_log_probs_gb",
+    "*.strategy.load_contents",
+    "*.strategy.offload_policy",
+    "*.strategy.*_offload",
+    "*.strategy.save_optimizer",
+    "*.strategy.initial_checkpoint",
 )
 """keys that may change: length of a run, its files, its machines, the sizes of its calls"""
 

@@ -69,13 +69,17 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
 def _norm(gradients: list[Tensor]) -> Tensor:
     first = gradients[0]
     if not isinstance(first, DTensor) or first.device_mesh.ndim == 1:
-        norm = torch.nn.utils.get_total_norm(gradients)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        norm: Any = torch.nn.utils.get_total_norm(gradients)
+        if isinstance(norm, DTensor):
+            norm = norm.to(norm.device_mesh.device_type)  # gradients may be on the CPU
+            norm = norm.full_tensor()
+        return torch.as_tensor(norm)
     by_copies: dict[int, list[Tensor]] = {}
     for each in gradients:
         by_copies.setdefault(_copies(each), []).append(each.to_local())  # type: ignore[attr-defined]
     squares = sum(torch.nn.utils.get_total_norm(own) ** 2 / copies for copies, own in by_copies.items())
     assert isinstance(squares, Tensor)
+    squares = squares.to(first.device_mesh.device_type)  # gradients may be on the CPU
     dist.all_reduce(squares)  # one sum, which is the same on all ranks
     return squares.sqrt()
 

@@ -1,5 +1,6 @@
 """Sizes of batches and micro-batches, warm-up and the length of a run."""
 
+import math
 from typing import Any
 
 from corerl_verl.conversion import Conversion, is_number, is_true, shown
@@ -55,6 +56,27 @@ def batch_sizes(conversion: Conversion) -> None:
     conversion.drop(key, f"verl's loader reads {size} prompts for a step, CoreRL data.train_batch_size", "changed")
     conversion.values["data.train_batch_size"] = size
     conversion.given.pop("data.train_batch_size", None)
+
+
+def over_sampling(conversion: Conversion) -> None:
+    """``rollout.over_sample_rate``: the share of a step's requests that are aborted once the others have ended."""
+    key = "rollout.over_sample_rate"
+    rate: Any = conversion.given.get(key)
+    batch: Any = conversion.effective("data.train_batch_size")
+    batch = conversion.values.get("data.train_batch_size", batch)
+    if not (is_number(rate, most=0.99) and rate > 0 and is_number(batch)):
+        return
+    if conversion.values.get("trainer.max_staleness"):
+        conversion.drop(key, "with trainer.max_staleness no group is aborted: slow ones are trained later", "changed")
+        return
+    window = math.ceil(batch / (1 - rate)) - int(batch)
+    conversion.values |= {"trainer.batch_order": "first_finished", "trainer.batch_window": window}
+    conversion.drop(
+        key,
+        f"written as {window} groups more in each step, which trains the first {int(batch)} that finish; verl aborts "
+        "single responses of the batch, and trains fewer",
+        "changed",
+    )
 
 
 def schedules(conversion: Conversion) -> None:

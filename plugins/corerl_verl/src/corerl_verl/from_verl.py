@@ -11,7 +11,7 @@ from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
 from corerl_verl import hydra
 from corerl_verl.algorithms import advantage_estimator, kl_controller, policy_loss
-from corerl_verl.batches import batch_sizes, micro_batches, schedules
+from corerl_verl.batches import batch_sizes, micro_batches, over_sampling, schedules
 from corerl_verl.conversion import Conversion, Remark, is_true, shown
 from corerl_verl.correction import rollout_correction
 from corerl_verl.engines import engine, experts, sampling
@@ -107,6 +107,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     _log_probs,
     batch_sizes,
     stale,
+    over_sampling,
     rewards,
     policy_loss,
     advantage_estimator,

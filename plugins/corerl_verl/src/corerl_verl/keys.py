@@ -53,7 +53,7 @@ ALIASES: Mapping[str, str] = {
 }
 """names that a config of CoreRL may have too -> CoreRL's keys"""
 
-_FSDP = ("fsdp_size", "param_offload", "optimizer_offload", "reshard_after_forward")
+_FSDP = ("fsdp_size", "param_offload", "optimizer_offload", "offload_policy", "reshard_after_forward")
 
 TABLE: tuple[VerlKey, ...] = (
     *(VerlKey(alias, (key,), "also accepted under verl's name") for alias, key in ALIASES.items()),
@@ -100,6 +100,13 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.ppo_micro_batch_size", ("actor.ppo_micro_batch_size_per_gpu",), _PER_GPU),
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
     VerlKey("actor.optim.clip_grad", ("actor.grad_clip",)),
+    *_same("actor.checkpoint", "actor.strategy", "load_contents"),
+    *_same("critic.checkpoint", "critic.strategy", "load_contents"),
+    VerlKey(
+        "actor.checkpoint.save_contents",
+        ("actor.strategy.save_optimizer",),
+        "false without optimizer, of fsdp and torch",
+    ),
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface selects the checkpoints with a model folder"),
     VerlKey(
         "actor.tis_imp_ratio_cap",
@@ -133,6 +140,11 @@ TABLE: tuple[VerlKey, ...] = (
     ),
     VerlKey("rollout.engine_kwargs.vllm.*", ("rollout.options.engine_args.*",)),
     VerlKey("rollout.engine_kwargs.sglang.*", ("rollout.options.engine_args.*",)),
+    VerlKey(
+        "rollout.over_sample_rate",
+        (),
+        "trainer.batch_order=first_finished with trainer.batch_window groups beyond data.train_batch_size",
+    ),
     VerlKey("rollout.mode", (), "engines are always asynchronous; trainer.max_staleness=1 generates during training"),
     VerlKey("rollout.dtype", ("model.dtype",), "bf16, fp16 or fp32, of engine and training"),
     VerlKey("rollout.do_sample", (), "training always samples; rollout.val_kwargs.do_sample sets the evaluation"),
@@ -198,7 +210,11 @@ TABLE: tuple[VerlKey, ...] = (
     *_same("trainer", "runtime", "nnodes", "n_gpus_per_node"),
     VerlKey("trainer.device", ("actor.device",)),
     VerlKey("trainer.default_local_dir", ("trainer.output_dir",)),
-    VerlKey("trainer.default_hdfs_dir", ("trainer.remote_dir",), "a copy of each checkpoint, by fsspec"),
+    VerlKey(
+        "trainer.default_hdfs_dir",
+        ("trainer.remote_dir",),
+        "a copy of each checkpoint, by fsspec; a fresh machine resumes from it",
+    ),
     VerlKey("trainer.max_actor_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.max_critic_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.resume_from_path", ("trainer.resume_mode",)),

@@ -131,7 +131,7 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("rollout.quantization*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
     ("rollout.qat*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
     ("rollout.mtp*", "CoreRL has no multi-token prediction yet"),
-    ("rollout.over_sample_rate", "CoreRL has no over-sampling of requests; trainer.batch_order=windowed is near"),
+    ("rollout.over_sample_rate", "is no share of a known data.train_batch_size"),
     ("rollout.disaggregation.*", "CoreRL's engines prefill and decode together"),
     ("rollout.agent.*", "agent loops of verl have no counterpart: write an agent (docs/agents.md)"),
     ("rollout.multi_turn.*", _TOOLS),

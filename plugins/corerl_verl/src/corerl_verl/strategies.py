@@ -92,8 +92,8 @@ _FROZEN = {
     "fsdp": ("reshard_after_forward", "ulysses_sequence_parallel_size", "fsdp_size"),
     "megatron": (*(name for name in _MEGATRON_OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
 }
-"""options of a model without updates, in addition to ``param_offload``"""
-_OF_UPDATES = ("optimizer_offload", "grad_offload", "use_distributed_optimizer", "offload_policy", "model_dtype")
+"""options of a model without updates, in addition to ``param_offload`` and ``offload_policy``"""
+_OF_UPDATES = ("optimizer_offload", "grad_offload", "use_distributed_optimizer", "model_dtype")
 _REFERENCE = "CoreRL's reference has no such option"
 _REFERENCE_IS = "the reference is frozen, in model.dtype, and has the actor's options unless ref.strategy is written"
 _REFERENCE_LORA = "with adapters, the reference is the policy without them"
@@ -161,10 +161,9 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
         conversion.values[f"{role}.strategy.freeze_vision_tower"] = frozen
     for section in sections[:-1]:
         if is_true(conversion.take(f"{section}.offload_policy")):
-            conversion.values |= {f"{role}.strategy.{name}": True for name in ("param_offload", "optimizer_offload")}
-            conversion.remark(
-                f"{section}.offload_policy=True", "written as param_offload and optimizer_offload, between calls"
-            )
+            conversion.values[f"{role}.strategy.offload_policy"] = True
+            for name in ("param_offload", "optimizer_offload"):  # verl turns them off, too
+                conversion.values.pop(f"{role}.strategy.{name}", None)
         _precision(conversion, role, section)
         _rest(conversion, section, engine)
 
@@ -257,15 +256,18 @@ def _reference(conversion: Conversion, engine: str) -> None:
 
 def _own_strategy(conversion: Conversion, engine: str) -> None:
     section = {"fsdp": "ref.fsdp_config", "megatron": "ref.megatron"}[engine]
-    offload = any(is_true(conversion.effective(f"{section}.{name}")) for name in ("param_offload", "offload_policy"))
+    by_policy, offload = (
+        is_true(conversion.effective(f"{section}.{name}")) or None for name in ("offload_policy", "param_offload")
+    )
     for name in _OF_UPDATES:
         conversion.drop(f"{section}.{name}", _REFERENCE_IS)
     given = {key.rpartition(".")[2] for key in conversion.given if key.startswith("ref.")}
     _options(conversion, "ref", engine, ("ref.fsdp_config", "ref"))
     written = {key: conversion.values.pop(key) for key in [*conversion.values] if key.startswith("ref.strategy.")}
     actor = {name: conversion.values.get(f"actor.strategy.{name}") for name in _FROZEN[engine]}
-    actor["param_offload"] = is_true(conversion.values.get("actor.strategy.param_offload")) or None
-    own = dict(actor, param_offload=offload or None)
+    for name in ("param_offload", "offload_policy"):
+        actor[name] = is_true(conversion.values.get(f"actor.strategy.{name}")) or None
+    own = dict(actor, param_offload=None if by_policy else offload, offload_policy=by_policy)
     own |= {name: written[key] for name in given if (key := f"ref.strategy.{name}") in written and name in own}
     if own.get("tensor_model_parallel_size") in (1, None):
         own.pop("sequence_parallel", None)

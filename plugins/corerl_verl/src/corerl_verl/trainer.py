@@ -9,6 +9,7 @@ _DTYPES = {
     **{"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16"},
     **{"float32": "fp32", "fp32": "fp32", "auto": "auto"},
 }
+_PARTS = ("model", "optimizer", "extra")
 _RAY_SOURCES = ("ray_init", "ray_kwargs")
 
 
@@ -120,8 +121,7 @@ def checkpoints(conversion: Conversion) -> None:
 
 def _contents(conversion: Conversion, role: str) -> None:
     prefix = f"{role}.checkpoint"
-    saved = conversion.given.get(f"{prefix}.save_contents", conversion.given.get(f"{prefix}.contents"))
-    names = [str(name) for name in saved] if isinstance(saved, list) else [saved] if isinstance(saved, str) else []
+    names = _names(conversion.given.get(f"{prefix}.save_contents", conversion.given.get(f"{prefix}.contents")))
     if role == "actor" and any("hf_model" in name for name in names):
         conversion.values["trainer.save_huggingface"] = "always"
     reason, without = (
@@ -129,12 +129,36 @@ def _contents(conversion: Conversion, role: str) -> None:
         set(),
     )
     if names:
-        without = {"model", "optimizer", "extra"} - {part for name in names for part in name.strip("[]").split(",")}
+        without = {*_PARTS} - {*names}
+    _loaded(conversion, role, f"{prefix}.load_contents", names)
     for key in [key for key in conversion.given if key.startswith(f"{prefix}.")]:
         if key.endswith("contents") and without:
             _without(conversion, role, key, without)
         else:
             conversion.drop(key, reason)
+
+
+def _loaded(conversion: Conversion, role: str, key: str, saved: list[str]) -> None:
+    """Contents that a resumed run takes: by default those that are saved; written unless they are all."""
+    names = _names(conversion.given.get(key)) or [part for part in _PARTS if saved and part in saved]
+    parts = [part for part in _PARTS if part in names]
+    if key not in conversion.given and "extra" in parts:
+        return  # save_optimizer says the rest
+    if not names or len(parts) == len(_PARTS) or (role == "critic" and not conversion.has_critic):
+        conversion.take(key)
+    elif not parts:
+        conversion.drop(key, "a run resumes with model, optimizer or extra of a checkpoint", "missing")
+    elif conversion.effective.engine != "fsdp":
+        conversion.drop(key, "CoreRL's megatron loads whole checkpoints", "missing")
+    else:
+        conversion.take(key)
+        conversion.values[f"{role}.strategy.load_contents"] = parts
+
+
+def _names(contents: Any) -> list[str]:
+    """Of a list of contents, or of one as text."""
+    names = contents if isinstance(contents, list) else [contents] if isinstance(contents, str) else []
+    return [part.strip(" '\"") for name in names for part in str(name).strip("[]").split(",")]
 
 
 def _without(conversion: Conversion, role: str, key: str, without: set[str]) -> None:

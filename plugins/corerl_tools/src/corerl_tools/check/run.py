@@ -137,12 +137,15 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Findings about the checkpoint from which this run would resume."""
     from corerl.checkpoint.resume import find_checkpoint
-    from corerl_tools.resumed import check_same
 
+    if "://" in (mode := config.trainer.resume_mode):
+        yield finding("note", "trainer.resume_mode", f"the start of the run fetches {mode}, and verifies it")
+        return
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
-            check_same(checkpoint, config, parts.versions(), plugins.config_aliases())
+            versions, aliases = parts.versions(), plugins.config_aliases()
+            plugins.hook.check_resumed(checkpoint=checkpoint, config=config, versions=versions, aliases=aliases)
             yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")
@@ -199,9 +202,17 @@ def _overrides(config: TrainConfig) -> Iterator[Finding]:
 
 def _order(config: TrainConfig) -> Iterator[Finding]:
     """Findings for an order of training that depends on the lengths of responses."""
-    if config.trainer.batch_order == "first_finished" and config.trainer.max_staleness:
+    stale, window = config.trainer.max_staleness, config.trainer.batch_window
+    if config.trainer.batch_order == "first_finished" and (stale or window):
         sentence = "a step trains the groups that finish first, so short responses are trained earlier than long ones"
-        remedy = "Set trainer.batch_order=windowed, which limits how far a group is overtaken."
+        if not stale:
+            begun = config.data.train_batch_size + (window or 0)
+            sentence = (
+                f"a step begins {begun} groups, trains the {config.data.train_batch_size} that finish first and ends "
+                "the rest, so short responses are favoured, and a prompt with long ones may never be trained"
+            )
+        limits = "which limits how far a group is overtaken"
+        remedy = f"Set trainer.{'' if stale else 'max_staleness=1 and '}batch_order=windowed, {limits}."
         yield finding("warning", "trainer.batch_order", sentence, remedy)
 
 

@@ -1,0 +1,146 @@
+"""The parts of a checkpoint that a model takes: its weights, the optimizer's state, and the schedule.
+
+``model`` also has the average of the weights, ``extra`` the loss scale of float16. Nothing here imports torch.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from corerl.checkpoint import manifest
+from corerl.errors import ConfigError
+from corerl.files import read_text, reading
+from corerl.terminal.notices import say
+
+if TYPE_CHECKING:
+    from corerl.registry.parts import Parts
+
+Content = Literal["model", "optimizer", "extra"]
+
+MODEL, OPTIMIZER, EXTRA = "model", "optimizer", "extra"
+
+SINGLE, SHARDED = "optimizer.pt", "metadata.json"
+"""files of strategies ``torch`` and ``fsdp`` that list the parts of a checkpoint"""
+
+
+@runtime_checkable
+class LoadsParts(Protocol):
+    """Options of a strategy that loads parts of a checkpoint, in the files of ``torch`` and ``fsdp``."""
+
+    @property
+    def load_contents(self) -> list[Content] | None: ...
+
+    @property
+    def initial_checkpoint(self) -> str | None: ...
+
+    @property
+    def save_optimizer(self) -> bool: ...
+
+
+def of_resumed(options: LoadsParts) -> Collection[str]:
+    """The parts that a resumed run takes from its checkpoint."""
+    if options.load_contents is not None and options.initial_checkpoint is None:
+        return options.load_contents
+    return (MODEL, OPTIMIZER, EXTRA) if options.save_optimizer else (MODEL, EXTRA)
+
+
+def of_initial(options: LoadsParts) -> Collection[str]:
+    """The parts that a run takes from ``initial_checkpoint`` before its first step."""
+    return (MODEL,) if options.load_contents is None else options.load_contents
+
+
+def of_roles(parts: "Parts") -> Mapping[str, tuple[str, LoadsParts]]:
+    """Folder of a trained model in a checkpoint -> (key, options) of its strategy, if that is ``torch`` or ``fsdp``."""
+    keys = {"actor": ("actor.strategy", parts.strategy), "critic": ("critic.strategy", parts.critic_strategy)}
+    return {
+        role: (key, part.options)
+        for role, (key, part) in keys.items()
+        if part is not None and isinstance(part.options, LoadsParts)
+    }
+
+
+def initial(options: LoadsParts, role: str) -> Path | None:
+    """The folder of a model in ``initial_checkpoint``; None without one."""
+    return None if options.initial_checkpoint is None else Path(options.initial_checkpoint).expanduser() / role
+
+
+def role_of(head: str) -> str:
+    """The folder of a model with this head in checkpoints."""
+    return "critic" if head == "value" else "actor"
+
+
+def check_options(key: str, options: LoadsParts) -> None:
+    """
+    Raises:
+        ConfigError: ``load_contents`` is empty, or ``initial_checkpoint`` is no checkpoint.
+    """
+    if options.load_contents is not None and not options.load_contents:
+        raise ConfigError(f"{key}.load_contents", "is empty: name model, optimizer or extra; a new run loads nothing")
+    if options.initial_checkpoint is None:
+        return
+    path = Path(options.initial_checkpoint).expanduser()
+    if not (path / manifest.NAME).is_file():
+        newest = max(path.glob("checkpoints/global_step_*"), key=lambda each: each.stat().st_mtime, default=None)
+        hint = "" if newest is None else f"; the newest of this run is {newest}"
+        raise ConfigError(f"{key}.initial_checkpoint", f"{path} is no checkpoint (…/checkpoints/global_step_N){hint}")
+
+
+def check_initial(key: str, options: LoadsParts, role: str) -> None:
+    """
+    Raises:
+        ConfigError: ``initial_checkpoint`` is damaged, or has no such model or part.
+    """
+    folder = initial(options, role)
+    if folder is None:
+        return
+    if why := manifest.damage(folder.parent):
+        raise ConfigError(f"{key}.initial_checkpoint", f"{folder.parent} is damaged: {why}")
+    require(key, folder, of_initial(options))
+
+
+def check_resumed(key: str, options: LoadsParts, folder: Path) -> None:
+    """
+    Raises:
+        ConfigError: the folder of a model, in a checkpoint, lacks a part that the resumed run takes.
+    """
+    wanted = of_resumed(options)
+    require(key, folder, wanted)
+    if left := [each for each in (MODEL, OPTIMIZER, EXTRA) if each not in wanted]:
+        say(f"{folder}: {' and '.join(left)} not loaded ({key})")
+
+
+def require(key: str, folder: Path, wanted: Collection[str]) -> None:
+    """
+    Raises:
+        ConfigError: ``folder`` has no model of ``torch`` or ``fsdp``, or lacks a part.
+    """
+    with reading(folder):
+        found = set(_parts(folder))
+    if not found:
+        raise ConfigError(key, f"{folder} has no model that strategy torch or fsdp wrote")
+    for part in wanted:
+        if part not in found:
+            own = " (it was written with save_optimizer=false)" if part == OPTIMIZER else ""
+            others = ", ".join(each for each in (MODEL, OPTIMIZER, EXTRA) if each in found)
+            raise ConfigError(
+                f"{key}.load_contents", f"{folder} has no {part}{own}; it has {others}: load_contents=[{others}]"
+            )
+
+
+def _parts(folder: Path) -> Iterator[str]:
+    """The parts of a folder; of large files the names alone are read."""
+    if (folder / SHARDED).is_file():
+        yield from {name.partition(".")[0] for name in json.loads(read_text(folder / SHARDED))["tensors"]}
+        if (folder / "schedule.json").is_file():
+            yield EXTRA
+    elif (folder / SINGLE).is_file():
+        import torch
+
+        if (folder / "weights.safetensors").is_file():
+            yield MODEL
+        state: dict[str, Any] = torch.load(folder / SINGLE, map_location="meta", weights_only=True, mmap=True)
+        if OPTIMIZER in state:
+            yield OPTIMIZER
+        if "schedule" in state:
+            yield EXTRA
