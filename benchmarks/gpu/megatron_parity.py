@@ -158,7 +158,7 @@ def _spec(folder: Path, device: str, *, critic: bool, dtype: Any = "fp32", recom
     return StrategySpec(named, device, cut, optim, total_steps=10, grad_clip=1e6, temperature=0.7, head=head)
 
 
-def _write(kind: str, folder: Path, *, tied: bool, dense: bool) -> None:
+def _write(kind: str, folder: Path, *, tied: bool, dense: bool = False) -> None:
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 128, "intermediate_size": 192, "head_dim": 32}
     shape |= {
         "num_hidden_layers": LAYERS,

@@ -65,7 +65,7 @@ class LatentShape:
             rotated,
             config["v_head_dim"],
             mscale**2 / math.sqrt(plain + rotated),
-            bool(config["rope_interleave"]),
+            bool(config.get("rope_interleave", True)),
         )
 
 

@@ -3,6 +3,7 @@
 Its files have each expert's matrices transposed, with gate and up projection in alternating columns.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +17,18 @@ EXPERT = (
 )
 
 
-def _settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    from megatron.core.activations import quick_gelu  # x · sigmoid(1.702 x)
+ALPHA, LIMIT = 1.702, 7.0
+"""of the clamped SwiGLU, for versions of transformers whose config does not name them"""
 
+
+def _gate(states: Any, alpha: float) -> Any:
+    return states * (alpha * states).sigmoid()
+
+
+def _settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
-        "activation_func": quick_gelu,
-        "activation_func_clamp_value": config["swiglu_limit"],
+        "activation_func": functools.partial(_gate, alpha=config.get("swiglu_alpha", ALPHA)),
+        "activation_func_clamp_value": config.get("swiglu_limit", LIMIT),
         "bias_activation_fusion": False,
     }
 
@@ -43,7 +50,7 @@ FAMILY = Family(
     ),
     expert=EXPERT,
     settings={"add_bias_linear": True, "glu_linear_offset": 1.0},
-    assumes={"hidden_act": "silu", "attention_bias": True, "swiglu_alpha": 1.702},
+    assumes={"hidden_act": "silu", "attention_bias": True},
     of_config=_settings,
     mixture=lambda config: Mixture(
         number=int(config.get("num_local_experts") or 0), width=int(config["intermediate_size"])
