@@ -186,10 +186,12 @@ def test_with_adapters_the_bytes_of_an_update_and_the_reference_without_a_copy_a
         (["model.lora_dora=true"], "model.lora_dora", "needs model.lora_rank of at least 1"),
         (["model.lora_rank=2", "model.lora_dora=true", "rollout.lora=adapter"], "rollout.lora", "get DoRA merged"),
         (["model.lora_rank=2", "model.load_format=dummy", "rollout.lora=adapter"], "rollout.lora", "random weights"),
-        (["model.lora_rank=2", "rollout.name=sglang", "rollout.lora=adapter"], "rollout.lora", "takes all weights"),
+        (["model.lora_rank=2", "rollout.name=./engine.py:engine", "rollout.lora=adapter"], "rollout.lora", "takes all"),
     ],
 )
-def test_adapters_that_cannot_be_sent_are_errors(check, overrides, key, why):
+def test_adapters_that_cannot_be_sent_are_errors(check, tmp_path, monkeypatch, overrides, key, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "engine.py").write_text("def engine(model, rollout, *, device): ...\n")
     code, report = check(*overrides)
     errors = {each["key"]: each["sentence"] for each in report["findings"] if each["severity"] == "error"}
     assert code == 2 and why in errors[key]

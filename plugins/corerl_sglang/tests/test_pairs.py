@@ -35,3 +35,13 @@ def test_one_of_two_waits_for_the_other_and_keeps_its_values():
 def test_a_model_that_fuses_nothing_waits_for_nothing():
     tensors = [named(0, "kv_a_proj_with_mqa")]
     assert Pairs(Model("kv_a_proj_with_mqa")).complete(tensors) == tensors
+
+
+def test_weights_of_qwen2_5_vl_have_the_names_of_its_files():
+    class Qwen2_5_VLForConditionalGeneration(Model):
+        """As SGLang's."""
+
+    names = ["model.visual.merger.ln_q.weight", "model.language_model.embed_tokens.weight", "lm_head.weight"]
+    given = Pairs(Qwen2_5_VLForConditionalGeneration("o_proj")).complete((name, torch.ones(1)) for name in names)
+    assert [name for name, _ in given] == ["visual.merger.ln_q.weight", "model.embed_tokens.weight", "lm_head.weight"]
+    assert [name for name, _ in Pairs(Model("o_proj")).complete((name, torch.ones(1)) for name in names)] == names

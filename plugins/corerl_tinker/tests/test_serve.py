@@ -82,7 +82,6 @@ def test_adapters_are_the_default_and_all_weights_a_choice():
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ({"rollout": {"lora": "adapter", "name": "sglang"}}, "rollout.lora"),
         ({"model": {"lora_dora": True}}, "model.lora_dora"),
         ({"model": {"dtype": "fp16"}}, "model.dtype: fp16 needs a loss scale"),
         ({"actor": {"optim": {"optimizer": "muon"}}}, "actor.optim.optimizer: is not what clients of Tinker step with"),

@@ -17,6 +17,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         options="corerl_sglang.options:SglangOptions",
         columns=("images",),
         records=("experts", "kept_tokens", "top_log_probs"),
+        adapters=True,
         summary="SGLang on GPUs, in a process of its own, optionally in its own Python environment",
     )
 
