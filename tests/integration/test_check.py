@@ -186,13 +186,16 @@ def test_with_adapters_the_bytes_of_an_update_and_the_reference_without_a_copy_a
         (["model.lora_dora=true"], "model.lora_dora", "needs model.lora_rank of at least 1"),
         (["model.lora_rank=2", "model.lora_dora=true", "rollout.lora=adapter"], "rollout.lora", "get DoRA merged"),
         (["model.lora_rank=2", "model.load_format=dummy", "rollout.lora=adapter"], "rollout.lora", "random weights"),
-        (["model.lora_rank=2", "rollout.name=./engine.py:engine", "rollout.lora=adapter"], "rollout.lora", "takes all"),
+        (["model.lora_rank=2", "rollout.name=plain", "rollout.lora=adapter"], "rollout.lora", "takes all weights"),
     ],
 )
-def test_adapters_that_cannot_be_sent_are_errors(check, tmp_path, monkeypatch, overrides, key, why):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "engine.py").write_text("def engine(model, rollout, *, device): ...\n")
-    code, report = check(*overrides)
+def test_adapters_that_cannot_be_sent_are_errors(check, tmp_path, overrides, key, why):
+    (tmp_path / "engine.py").write_text(
+        "from corerl import hookimpl\n\n"
+        "def plain(model, rollout, *, device): ...\n\n"
+        "@hookimpl\ndef register_rollout_backends(register): register('plain', plain)\n"
+    )
+    code, report = check(f"plugins.load=[{tmp_path}/engine.py]", *overrides)
     errors = {each["key"]: each["sentence"] for each in report["findings"] if each["severity"] == "error"}
     assert code == 2 and why in errors[key]
 
