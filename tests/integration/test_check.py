@@ -195,7 +195,7 @@ def test_adapters_that_cannot_be_sent_are_errors(check, tmp_path, overrides, key
         "def plain(model, rollout, *, device): ...\n\n"
         "@hookimpl\ndef register_rollout_backends(register): register('plain', plain)\n"
     )
-    code, report = check(f"plugins.load=[{tmp_path}/engine.py]", *overrides)
+    code, report = check("--trust", f"plugins.load=[{tmp_path}/engine.py]", *overrides)
     errors = {each["key"]: each["sentence"] for each in report["findings"] if each["severity"] == "error"}
     assert code == 2 and why in errors[key]
 
