@@ -366,8 +366,7 @@ class TrainerConfig:
     )
     batch_window: int | None = option(
         None,
-        "groups beyond a batch, for batch_order=windowed; null: a batch. For first_finished without max_staleness: "
-        "groups that each step begins and ends untrained; null: none",
+        "groups beyond a batch: for windowed (null: a batch), or begun and aborted by each step (null: none)",
         ge=1,
     )
     offload_while_generating: bool = option(False, "keep the training models on the CPU during generation")

@@ -270,11 +270,8 @@ class Stream:
 
     def _member(self, number: int) -> _Member:
         step, place = divmod(number, self._size)
-        batch = (
-            "train"
-            if self._filter is not None or self._extra
-            else f"train-{(number - self._left_out) // self._size + 1}"
-        )
+        has_all = self._filter is None and not self._extra
+        batch = f"train-{(number - self._left_out) // self._size + 1}" if has_all else "train"
         prompt = self._prompts[self._sampler.prompt(number)]
         group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
         member = _Member(number, None, group)

@@ -207,9 +207,13 @@ def run_started(run: "Run") -> None:
 def check_resumed(
     checkpoint: "Checkpoint", config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
 ) -> None:
+    from corerl.contracts.config import TrainConfig
     from corerl_tools.resumed import check_same
+    from corerl_torch.contents import check_checkpoint
 
     check_same(checkpoint, config, versions, aliases)
+    if isinstance(config, TrainConfig):  # configs of other commands have no such parts
+        check_checkpoint(checkpoint.path, config)
 
 
 @hookimpl

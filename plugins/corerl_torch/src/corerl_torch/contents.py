@@ -6,15 +6,15 @@
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from corerl.checkpoint import manifest
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 from corerl.files import read_text, reading
+from corerl.plugins import load_plugins
+from corerl.registry.parts import Parts, resolve_parts
 from corerl.terminal.notices import say
-
-if TYPE_CHECKING:
-    from corerl.registry.parts import Parts
 
 Content = Literal["model", "optimizer", "extra"]
 
@@ -50,7 +50,7 @@ def of_initial(options: LoadsParts) -> Collection[str]:
     return (MODEL,) if options.load_contents is None else options.load_contents
 
 
-def of_roles(parts: "Parts") -> Mapping[str, tuple[str, LoadsParts]]:
+def of_roles(parts: Parts) -> Mapping[str, tuple[str, LoadsParts]]:
     """Folder of a trained model in a checkpoint -> (key, options) of its strategy, if that is ``torch`` or ``fsdp``."""
     keys = {"actor": ("actor.strategy", parts.strategy), "critic": ("critic.strategy", parts.critic_strategy)}
     return {
@@ -108,6 +108,16 @@ def check_resumed(key: str, options: LoadsParts, folder: Path) -> None:
     require(key, folder, wanted)
     if left := [each for each in (MODEL, OPTIMIZER, EXTRA) if each not in wanted]:
         say(f"{folder}: {' and '.join(left)} not loaded ({key})")
+
+
+def check_checkpoint(checkpoint: Path, config: TrainConfig) -> None:
+    """
+    Raises:
+        ConfigError: the checkpoint lacks a part that the run of a config takes.
+    """
+    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
+    for role, (key, options) in of_roles(resolve_parts(config, plugins.registries)).items():
+        check_resumed(key, options, checkpoint / role)
 
 
 def require(key: str, folder: Path, wanted: Collection[str]) -> None:

@@ -12,7 +12,6 @@ from corerl.contracts.kinds import Kind
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from corerl.checkpoint.resume import Checkpoint
     from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.experience import Experience, RowNumbers
     from corerl.contracts.objective import LossTerm
@@ -140,19 +139,6 @@ def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
     require_engine(config, parts.rollout_backend, parts.runtime)
     for role, (key, options) in contents.of_roles(parts).items():
         contents.check_initial(key, options, role)
-
-
-@hookimpl
-def check_resumed(checkpoint: "Checkpoint", config: "TrainConfig") -> None:
-    from corerl.contracts.config import TrainConfig
-    from corerl.plugins import load_plugins
-    from corerl.registry.parts import resolve_parts
-    from corerl_torch import contents
-
-    if isinstance(config, TrainConfig):  # configs of other commands have no such parts
-        plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
-        for role, (key, options) in contents.of_roles(resolve_parts(config, plugins.registries)).items():
-            contents.check_resumed(key, options, checkpoint.path / role)
 
 
 @hookimpl
