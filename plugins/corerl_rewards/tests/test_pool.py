@@ -62,8 +62,7 @@ def test_a_judge_has_a_pool_on_another_node_and_ends_with_the_run() -> None:
         capture_output=True,
         text=True,
         timeout=600,
-        env=os.environ
-        | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0", "RAY_raylet_start_wait_time_s": "300"},
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(done.stdout.splitlines()[-1])

@@ -94,7 +94,6 @@ def test_training_under_ray_is_the_same_with_the_engine_over_two_nodes_which_sta
     variables = {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_worker_niceness": "0",
-        "RAY_raylet_start_wait_time_s": "300",
     }
     done = subprocess.run(
         [sys.executable, Path(__file__).parent / "ray_nodes.py", material, engine_python],
