@@ -91,7 +91,10 @@ def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with
 def test_training_under_ray_is_the_same_with_the_engine_over_two_nodes_which_starts_again_after_a_followers_death(
     material: Path, engine_python: str
 ) -> None:
-    variables = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+    variables = {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_worker_niceness": "0",
+    }
     done = subprocess.run(
         [sys.executable, Path(__file__).parent / "ray_nodes.py", material, engine_python],
         capture_output=True,

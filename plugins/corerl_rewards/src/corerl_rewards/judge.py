@@ -58,7 +58,8 @@ class JudgeRewardManager:
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
-        return self.submit(requests).result()
+        results: list[RewardResult] = self.submit(requests).result()
+        return results
 
     def submit(self, requests: Sequence[RewardRequest]) -> Future:
         """As :meth:`score`, without waiting, once an engine has started."""
