@@ -43,24 +43,40 @@ UNREACHABLE = "it cannot be reached: its machine or the network failed"
 
 @dataclass(frozen=True)
 class Member:
-    """One worker of a group; ``facts`` is None until its process has started."""
+    """One worker of a group, or the relay of some; ``facts`` is None until its process has started.
+
+    Attributes:
+        ranks: of a relay: the workers that it calls, of consecutive ranks.
+    """
 
     role: str
     rank: int
     world_size: int
     host: Any
     facts: ProcessFacts | None = None
+    ranks: "tuple[Member, ...]" = ()
 
     def __str__(self) -> str:
+        if self.ranks:
+            first, last = self.ranks[0].rank, self.ranks[-1].rank
+            return f"relay of the {self.role} workers {first} to {last} of {self.world_size}"
         return f"{self.role} worker {self.rank} of {self.world_size}" if self.world_size > 1 else f"{self.role} worker"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Call:
     """A call on one worker, and the reference of its result; None for requests, whose results are collected."""
 
     member: Member
     reference: "ray.ObjectRef[Any] | None"
+
+    def take(self, wait: "Wait", value: Any) -> list[Any] | None:
+        """The results of the call, from the value at the reference; None: the rest is at another reference."""
+        return [value]
+
+    def waiting(self, until: float) -> list[Member]:
+        """The workers that have not answered, as far as that is known before this time of ``time.monotonic``."""
+        return [self.member]
 
 
 @dataclass
@@ -125,14 +141,7 @@ class Waiter:
         for member in list(self.members):
             if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
-            said = ActorDiedError.BASE_ERROR_MSG
-            try:
-                ray.get(member.host.facts.remote(), timeout=LOST_WAIT)
-            except GetTimeoutError:
-                pass
-            except RayError as error:
-                said = str(error)
-            died = self.died(member, said, known)
+            died = self.died(member, _said(member), known)
             if not isinstance(died, EngineDeadError):
                 raise died
 
@@ -215,6 +224,9 @@ class Waiter:
                 return copy.copy(self._lost[member])  # each waiting thread raises its own copy
             if self.failure is not known and self.failure is not None:  # this death is its consequence
                 return self.failure
+            dead = _dead_rank(member)
+            if dead is not None:
+                return self.died(dead, _said(dead), known)
             cause = exit_cause(said)
             if cause == ActorDiedError.BASE_ERROR_MSG and member.facts and member.facts.node != self.node:
                 cause = UNREACHABLE  # Ray knows no more if the machine is silent
@@ -286,20 +298,25 @@ class Wait:
             RunError: a worker died.
             DeadlineError: the deadline passed.
         """
-        results: dict[Call, Any] = {}
+        results: dict[Call, list[Any]] = {}
         pending = list(calls)
         while pending:
-            results.update(self.some(pending))
+            results.update(self._some(pending))
             pending = [call for call in pending if call not in results]
-        for result in results.values():
+        joined = [result for call in calls for result in results[call]]
+        for result in joined:
             if isinstance(result, EngineDeadError | SaveError):
                 raise result
-        return [results[call] for call in calls]
+        return joined
 
     def some(self, calls: Sequence[Call]) -> dict[Call, Any]:
         """The results of the ready calls, at least one; an EngineDeadError or SaveError counts as a result."""
-        waiter, own = self.waiter, {call.reference: call for call in calls}
+        return {call: result for call, [result] in self._some(calls).items()}
+
+    def _some(self, calls: Sequence[Call]) -> dict[Call, list[Any]]:
+        waiter = self.waiter
         while True:
+            own = {call.reference: call for call in calls}
             left = self.left(calls)
             beside = {call.reference: call for call in self.beside}
             ready, others = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
@@ -315,8 +332,10 @@ class Wait:
                 if reference in beside:
                     self._result(beside[reference])
                     self.beside = [call for call in self.beside if call.reference != reference]
-            if found := [reference for reference in ready if reference in own]:
-                return {own[reference]: self._result(own[reference]) for reference in found}
+            found = [own[reference] for reference in ready if reference in own]
+            values = ((call, call.take(self, self._result(call))) for call in found)
+            if results := {call: taken for call, taken in values if taken is not None}:
+                return results
 
     def left(self, calls: Sequence[Call]) -> float:
         """Seconds until the deadline.
@@ -337,7 +356,9 @@ class Wait:
             self.waiter.stuck = True
             return self._late
         seconds = self.deadline - self.started
-        waiting = ", ".join(f"{call.member}{self.waiter.busy(call.member)}{_place(call.member)}" for call in calls)
+        until = time.monotonic() + LOST_WAIT
+        late = [member for call in calls for member in call.waiting(until)]
+        waiting = ", ".join(f"{member}{self.waiter.busy(member)}{_place(member)}" for member in late)
         error = WorkerLateError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 
@@ -391,6 +412,28 @@ class Wait:
             self.deadline = min(self.deadline, time.monotonic() + GRACE)
             return raised
         return value
+
+
+def _said(member: Member) -> str:
+    """Ray's message about the death of a worker."""
+    try:
+        ray.get(member.host.facts.remote(), timeout=LOST_WAIT)
+    except GetTimeoutError:
+        pass
+    except RayError as error:
+        return str(error)
+    return ActorDiedError.BASE_ERROR_MSG
+
+
+def _dead_rank(member: Member) -> Member | None:
+    """Of a dead relay: a rank that is dead, too, as after the loss of a machine."""
+    deadline = time.monotonic() + LOST_WAIT
+    while member.ranks and time.monotonic() < deadline:
+        for rank in member.ranks:
+            if rank.host._get_local_state() == DEAD:
+                return rank
+        time.sleep(0.1)
+    return None
 
 
 def _place(member: Member) -> str:

@@ -65,5 +65,9 @@ def _whole(lengths: Tensor, ranks: int, ids: Tensor) -> tuple[list[Tensor], int]
     _, places = torch.unique(ids, return_inverse=True)
     tokens = lengths.new_zeros(int(places.max()) + 1).index_add_(0, places, lengths)
     parts = balanced_partitions(tokens, ranks)
-    shares = [torch.isin(places, torch.tensor(part, dtype=torch.int64)).nonzero().squeeze(1) for part in parts]
+    owners = torch.empty(len(tokens), dtype=torch.int64)
+    for rank, part in enumerate(parts):
+        owners[part] = rank
+    rows = torch.argsort(owners[places], stable=True)  # ascending within a rank
+    shares = list(torch.split(rows, torch.bincount(owners[places], minlength=ranks).tolist()))
     return shares, max(int(tokens[part].sum()) for part in parts)
