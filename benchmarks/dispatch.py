@@ -3,17 +3,17 @@
     python benchmarks/dispatch.py --ranks 64 256 1024 --rows 16384
 
 A step is two calls of ``forward``, whose outputs stay, and four updates. All calls are real calls of Ray. The ranks
-compute nothing: one process stands for all of them, and a few processes stand for the relays of all nodes of
-``--node`` ranks. ``--direct`` calls each rank without a relay.
+compute nothing: one process stands for all of them, and a few processes stand for all relays. ``--direct`` calls each
+rank without a relay.
 
-Wall time: two cores do the work of all nodes here, one after the other. So the controller is also timed with relays
-that answer at once, and one relay with its ranks alone; a step on a cluster takes about the sum of both.
+Wall time: this machine's cores do the work of all nodes, one after the other. So the controller is also timed with
+relays that answer at once, and one relay with its ranks alone; a step on a cluster takes about the sum of both.
 """
 
 import argparse
 import dataclasses
 import time
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -23,10 +23,9 @@ from corerl.contracts.dispatch import Place, dispatch
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.runtimes import Role
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl_ray.calls import Wait
 from corerl_ray.group import Group
 from corerl_ray.options import RayOptions
-from corerl_ray.relay import Answer, Order, Relay, Relays
+from corerl_ray.relay import MOST, RELAY_THREADS, Answer, Order, Relay, Relays, divided
 from corerl_ray.runtime import RayRuntime
 
 REQUIRED = 0.5
@@ -60,7 +59,7 @@ class AtOnce(Relay):
     """A relay whose ranks are not called."""
 
     def pass_on(self, order: Order) -> Any:
-        results = {place: {} if place in order.wanted else None for place in range(len(order.given))}
+        results: dict[int, Any] = {place: {} if place in order.wanted else None for place in range(len(order.given))}
         answer = Answer(results, is_over=True)
         return (answer, []) if order.method == "keep" else answer
 
@@ -84,24 +83,33 @@ def step(one: Any, ranks: Any, rows: int, *, reads: bool) -> Spent:
     return Spent(time.process_time() - start, time.perf_counter() - began)
 
 
-def relays_of(group: Group, runtime: RayRuntime, node: int, actor: type) -> Relays:
-    """Of nodes of so many ranks, in :data:`RELAYS` processes."""
-    first = group.members[0]
-    hosts = [ray.remote(concurrency_groups={"asked": 1})(actor).options(num_cpus=0, max_concurrency=1).remote(".", [], 600.0) for _ in range(RELAYS)]  # type: ignore[call-overload]
-    ray.get([host.know.remote([first.host] * node) for host in hosts])
-    starts = range(0, len(group.members), node)
-    return Relays(
-        tuple(
-            dataclasses.replace(first, host=hosts[index % RELAYS], facts=None, ranks=group.members[start : start + node])
-            for index, start in enumerate(starts)
-        )
-    )
+def relayed(group: Group, actor: type) -> Any:
+    """The group with relays of this class, in :data:`RELAYS` processes."""
+    first, parts = group.members[0], divided(group.members)
+    remote: Any = ray.remote(concurrency_groups=RELAY_THREADS)  # type: ignore[call-overload]
+    hosts = [remote(actor).options(num_cpus=0, max_concurrency=1).remote(".", [], 600.0) for _ in range(RELAYS)]
+    ray.get([host.know.remote([first.host] * MOST) for host in hosts])
+    relays = [
+        dataclasses.replace(first, host=hosts[index % RELAYS], facts=None, ranks=own) for index, own in enumerate(parts)
+    ]
+    return dataclasses.replace(group, relays=Relays(tuple(relays)))
+
+
+def of_size(one: Group, count: int) -> Group:
+    """So many ranks in one process."""
+    members = tuple(dataclasses.replace(one.members[0], rank=rank, world_size=count) for rank in range(count))
+    return dataclasses.replace(one, members=members, places=tuple(Place(rank, count) for rank in range(count)))
+
+
+def best(one: Any, ranks: Any, rows: int, steps: int, *, reads: bool) -> Spent:
+    """The least of each, after a first step."""
+    spent = [step(one, ranks, rows, reads=reads) for _ in range(steps + 1)][1:]
+    return Spent(min(each.processor for each in spent), min(each.wall for each in spent))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
-    parser.add_argument("--node", type=int, default=8, help="ranks of a node")
     parser.add_argument("--rows", type=int, default=16384)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--direct", action="store_true", help="without relays")
@@ -109,29 +117,20 @@ def main() -> None:
     runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=1))
     try:
         one: Any = runtime.spawn(Role("actor", "actor.strategy", "stub", distributed=True), Rank)
-        print("ranks  nodes  processor s  wall s, all nodes on this machine  wall s, relays answer at once", flush=True)
+        print("ranks  relays  processor s  wall s, all on this machine  wall s, relays answer at once", flush=True)
         for count in given.ranks:
-            members = tuple(dataclasses.replace(one.members[0], rank=rank, world_size=count) for rank in range(count))
-            places = tuple(Place(rank, count) for rank in range(count))
-            group = dataclasses.replace(cast(Group, one), members=members, places=places)
-            spent, quick = [], []
-            ranks: Any = group
-            if not given.direct:
-                ranks = dataclasses.replace(group, relays=relays_of(group, runtime, given.node, Relay))
-            spent = [step(one, ranks, given.rows, reads=True) for _ in range(given.steps + 1)][1:]
-            wall = ""
-            if not given.direct:
-                ranks = dataclasses.replace(group, relays=relays_of(group, runtime, given.node, AtOnce))
-                quick = [step(one, ranks, given.rows, reads=False) for _ in range(given.steps + 1)][1:]
-                wall = f"{min(each.wall for each in quick):6.2f}"
-            best = min(each.processor for each in spent)
-            nodes = 0 if given.direct else len(ranks.relays.members)
-            print(f"{count:5} {nodes:6} {best:12.2f} {min(each.wall for each in spent):34.2f} {wall:>30}", flush=True)
-            if not given.direct and count == given.ranks[-1]:
-                alone = dataclasses.replace(group, members=members[: given.node], places=tuple(Place(rank, given.node) for rank in range(given.node)))
-                alone = dataclasses.replace(alone, relays=relays_of(alone, runtime, given.node, Relay))
-                few = [step(one, alone, given.node * given.rows // count, reads=True) for _ in range(given.steps + 1)][1:]
-                print(f"one relay with its {given.node} ranks alone: {min(each.wall for each in few):.2f} s of wall time a step")
+            group = of_size(one, count)
+            if given.direct:
+                spent, quick, relays = best(one, group, given.rows, given.steps, reads=True), "", 0
+            else:
+                ranks = relayed(group, Relay)
+                spent, relays = best(one, ranks, given.rows, given.steps, reads=True), len(ranks.relays.members)
+                quick = f"{best(one, relayed(group, AtOnce), given.rows, given.steps, reads=False).wall:.2f}"
+            print(f"{count:5} {relays:7} {spent.processor:12.2f} {spent.wall:28.2f} {quick:>30}", flush=True)
+        if not given.direct:
+            ranks, rows = relayed(of_size(one, MOST), Relay), MOST * given.rows // given.ranks[-1]
+            alone = best(one, ranks, rows, given.steps, reads=True).wall
+            print(f"one relay with its {MOST} ranks alone: {alone:.2f} s of wall time a step")
         print(f"required of 1,024 ranks: at most {REQUIRED} s of processor")
     finally:
         runtime.close()

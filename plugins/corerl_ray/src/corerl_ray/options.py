@@ -38,7 +38,7 @@ class RayOptions:
         help="models of ranks in places of their own; the others use the first of the workers' places", factory=list
     )
     relay_ranks: int = option(
-        128, "ranks of a model from which on a process on each node passes on the controller's calls", ge=1
+        128, "ranks of a model from which on processes of 32 ranks each pass on the controller's calls", ge=1
     )
     rollout_samples: int = option(
         1024, "samples that a rollout worker has at a time if several share the requests", ge=1

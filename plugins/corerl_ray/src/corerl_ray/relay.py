@@ -1,4 +1,4 @@
-"""A relay on each node of a group of many ranks: one call of the controller becomes a call on each rank of the node.
+"""Relays of a group of many ranks: one call of the controller becomes a call on each rank of a relay.
 
 A call of Ray costs its caller half a millisecond. The relay gathers the answers of its ranks; it answers before all are
 there if one of them is an error, because the other ranks may wait for the failed one.
@@ -26,8 +26,8 @@ RELAY_THREADS = {"asked": 1}
 Method = Literal["call", "keep", "apply"]
 """of :class:`corerl_ray.host.WorkerHost`"""
 
-MOST = 16
-"""ranks of a relay"""
+MOST = 32
+"""ranks of a relay, which may be on several nodes: of 1,024 ranks, controller and relays have 32 calls each"""
 
 
 class Ended(NamedTuple):
@@ -85,7 +85,7 @@ class PackedShares:
     @classmethod
     def of(cls, shares: Sequence[KeptShare]) -> "PackedShares":
         rows = [share.rows for share in shares]
-        return cls(shares[0].reference, torch.cat(rows), [len(each) for each in rows], shares[0].trims)
+        return cls(shares[0].reference, torch.cat(rows), [each.shape[0] for each in rows], shares[0].trims)
 
     def shares(self) -> list[KeptShare]:
         return [KeptShare(self.reference, rows, self.trims) for rows in torch.split(self.rows, [*self.counts])]
@@ -95,7 +95,7 @@ class Relay(WorkerHost):
     """The Ray actor of a relay."""
 
     def know(self, hosts: Sequence[Any]) -> None:
-        """Take the actors of the node's ranks."""
+        """Take the actors of the ranks."""
         self.hosts = hosts
         self._open: dict[int, dict[ray.ObjectRef[Any], int]] = {}
         self._wanted: dict[int, frozenset[int]] = {}
@@ -162,7 +162,7 @@ def is_error(result: Any) -> bool:
 
 @dataclass(eq=False)
 class Relayed(Call):
-    """Calls on the ranks of a node; ``member`` is their relay.
+    """Calls on ranks; ``member`` is their relay.
 
     Attributes:
         ranks: the called workers, by position.
@@ -236,10 +236,8 @@ class Relays:
 
 
 def divided(ranks: Sequence[Member]) -> list[tuple[Member, ...]]:
-    """The ranks of each relay: consecutive ones of a node, at most :data:`MOST`."""
-    nodes = itertools.groupby(ranks, key=lambda rank: rank.facts.node if rank.facts is not None else "")
-    each = [tuple(own) for _, own in nodes]
-    return [own[start : start + MOST] for own in each for start in range(0, len(own), MOST)]
+    """The ranks of each relay: consecutive ones, at most :data:`MOST`."""
+    return [tuple(ranks[start : start + MOST]) for start in range(0, len(ranks), MOST)]
 
 
 def _shares(first: Sequence[Any] | None, given: Sequence[int]) -> tuple[Sequence[Any] | PackedShares | None, list[int]]:

@@ -146,7 +146,7 @@ class RayRuntime:
         return cast(W, group)
 
     def start_relays(self, ranks: Sequence[Member], starting: Wait) -> tuple[Member, ...]:
-        """A relay on each node of these workers."""
+        """The relays of these workers, each on the node of its first."""
         remote: Any = ray.remote(concurrency_groups=RELAY_THREADS)  # type: ignore[call-overload]
         environment = {**carried(self.options.environment), "OMP_NUM_THREADS": "1"}
         relays = []

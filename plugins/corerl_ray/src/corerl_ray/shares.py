@@ -42,7 +42,7 @@ class Share:
     @property
     def is_empty(self) -> bool:
         """Whether the share has no work, not even a filler row."""
-        return len(self.rows) == 0 and not isinstance(self.whole, Experience | KeptRows)
+        return not isinstance(self.whole, Experience | KeptRows) and len(self.rows) == 0
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Split:
         numbers = self.whole.numbers()
         shape = len(numbers.lengths), max(int(numbers.response_lengths.max()), 0)
         rows = [share.rows for share in self.shares]
-        return KeptOutputs(references, torch.cat(rows), [len(each) for each in rows], shape)
+        return KeptOutputs(references, torch.cat(rows), [each.shape[0] for each in rows], shape)
 
     def merge_nonfinite(self, errors: Sequence[NonFiniteError | None]) -> NonFiniteError:
         """One error with the rows of the whole, from the errors of the shares (None: no error)."""

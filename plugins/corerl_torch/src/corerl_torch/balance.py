@@ -51,7 +51,9 @@ def balance(
     targets = torch.arange(1, ranks) * total // ranks
     cuts = torch.searchsorted(ends - lengths // 2, targets)
     ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
-    if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
+    before, bounds = torch.nn.functional.pad(ends, (1, 0)), torch.nn.functional.pad(cuts, (1, 1))
+    bounds[-1] = len(lengths)
+    if int(before[bounds].diff().max()) * ranks <= IMBALANCE * total:
         return ranges
     if group_ids is not None:
         shares, most = _whole(lengths, ranks, group_ids)
@@ -70,4 +72,4 @@ def _whole(lengths: Tensor, ranks: int, ids: Tensor) -> tuple[list[Tensor], int]
         owners[part] = rank
     rows = torch.argsort(owners[places], stable=True)  # ascending within a rank
     shares = list(torch.split(rows, torch.bincount(owners[places], minlength=ranks).tolist()))
-    return shares, max(int(tokens[part].sum()) for part in parts)
+    return shares, int(tokens.new_zeros(ranks).index_add_(0, owners, tokens).max())
