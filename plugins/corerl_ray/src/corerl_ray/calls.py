@@ -1,7 +1,6 @@
 """Waiting for workers: each wait has a deadline; a dead worker ends it at once, unless its group can continue."""
 
 import copy
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from corerl.errors import (
     WorkerDiedError,
     WorkerLateError,
 )
+from corerl_ray.ends import DEAD, LOST_WAIT, UNREACHABLE, dead_rank, exit_cause, last_said, place, printed
 from corerl_ray.host import Failure, ProcessFacts, last_lines
 from corerl_ray.signs import Signs, end, on
 
@@ -28,17 +28,12 @@ POLL = 1.0
 """seconds between two checks of all workers"""
 GATHER = 0.01
 """seconds in which further results are gathered after one has come: each look at all calls costs as much as they are"""
-DEAD = 4
-"""value in Ray's ActorTableData.ActorState"""
 GRACE = 30.0
 """seconds for the other ranks to agree, after one rank found a non-finite value"""
 LOG_WAIT = 8.0
 """seconds for the log of a worker on another machine, where a process must start to read it"""
-LOST_WAIT = 2.0
-"""seconds for it if the machine does not answer, and for Ray's information about a death"""
 SIGN_WAIT = 5.0
 """seconds for signs of life of the other ranks, after one rank reported a late one"""
-UNREACHABLE = "it cannot be reached: its machine or the network failed"
 
 
 @dataclass(frozen=True)
@@ -73,6 +68,10 @@ class Call:
     def take(self, wait: "Wait", value: Any) -> list[Any] | None:
         """The results of the call, from the value at the reference; None: the rest is at another reference."""
         return [value]
+
+    def called(self) -> list[Member]:
+        """The workers, in the order of the results."""
+        return [self.member]
 
     def waiting(self, until: float) -> list[Member]:
         """The workers that have not answered, as far as that is known before this time of ``time.monotonic``."""
@@ -141,7 +140,7 @@ class Waiter:
         for member in list(self.members):
             if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
-            died = self.died(member, _said(member), known)
+            died = self.died(member, last_said(member), known)
             if not isinstance(died, EngineDeadError):
                 raise died
 
@@ -182,7 +181,7 @@ class Waiter:
             lines, _ = self._last_lines(facts, LOG_WAIT)
             reason = f"the {member} (process {facts.pid} on {facts.address}) gives no sign of life for {seconds:.0f} s"
             reason += f": {state}" if state else ""
-            reason += f"{also}{self._places(member)}{_printed(member, lines)}"
+            reason += f"{also}{self._places(member)}{printed(member, lines)}"
             self.end(facts)
             return self._without(member, reason, known)
 
@@ -197,7 +196,7 @@ class Waiter:
             assert facts is not None
             lines, _ = self._last_lines(facts, LOG_WAIT)
             self.end(facts)
-            reason = f"the {member} (process {facts.pid} on {facts.address}) {why}{_printed(member, lines)}"
+            reason = f"the {member} (process {facts.pid} on {facts.address}) {why}{printed(member, lines)}"
             return self._without(member, reason, known)
 
     def end(self, facts: ProcessFacts) -> None:
@@ -224,9 +223,9 @@ class Waiter:
                 return copy.copy(self._lost[member])  # each waiting thread raises its own copy
             if self.failure is not known and self.failure is not None:  # this death is its consequence
                 return self.failure
-            dead = _dead_rank(member)
+            dead = dead_rank(member)
             if dead is not None:
-                return self.died(dead, _said(dead), known)
+                return self.died(dead, last_said(dead), known)
             cause = exit_cause(said)
             if cause == ActorDiedError.BASE_ERROR_MSG and member.facts and member.facts.node != self.node:
                 cause = UNREACHABLE  # Ray knows no more if the machine is silent
@@ -238,7 +237,7 @@ class Waiter:
                 if oom_kills > member.facts.oom_kills:
                     cause = "the kernel's out-of-memory killer killed a process on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
-            return self._without(member, f"the {member}{where} died: {cause}{_printed(member, lines)}", known)
+            return self._without(member, f"the {member}{where} died: {cause}{printed(member, lines)}", known)
 
     def engine_ended(self, member: Member, error: EngineDeadError) -> EngineDeadError:
         """The error of a worker whose engine has ended, marked if its group goes on without."""
@@ -301,7 +300,7 @@ class Wait:
         results: dict[Call, list[Any]] = {}
         pending = list(calls)
         while pending:
-            results.update(self._some(pending))
+            results.update(self.some(pending))
             pending = [call for call in pending if call not in results]
         joined = [result for call in calls for result in results[call]]
         for result in joined:
@@ -309,11 +308,8 @@ class Wait:
                 raise result
         return joined
 
-    def some(self, calls: Sequence[Call]) -> dict[Call, Any]:
+    def some(self, calls: Sequence[Call]) -> dict[Call, list[Any]]:
         """The results of the ready calls, at least one; an EngineDeadError or SaveError counts as a result."""
-        return {call: result for call, [result] in self._some(calls).items()}
-
-    def _some(self, calls: Sequence[Call]) -> dict[Call, list[Any]]:
         waiter = self.waiter
         while True:
             own = {call.reference: call for call in calls}
@@ -358,7 +354,7 @@ class Wait:
         seconds = self.deadline - self.started
         until = time.monotonic() + LOST_WAIT
         late = [member for call in calls for member in call.waiting(until)]
-        waiting = ", ".join(f"{member}{self.waiter.busy(member)}{_place(member)}" for member in late)
+        waiting = ", ".join(f"{member}{self.waiter.busy(member)}{place(member)}" for member in late)
         error = WorkerLateError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 
@@ -384,7 +380,7 @@ class Wait:
             raise died from None
         except GetTimeoutError:
             late = WorkerLateError(
-                f"{self.what}: the result of {call.member}{_place(call.member)} did not arrive in time"
+                f"{self.what}: the result of {call.member}{place(call.member)} did not arrive in time"
             )
             raise waiter.fail(late, self.known) from None
         except RayError as error:
@@ -397,7 +393,7 @@ class Wait:
             if isinstance(raised, SaveError):
                 return raised
             if isinstance(raised, DeadlineError):
-                raised.args = (f"{raised}{_place(call.member)}",)
+                raised.args = (f"{raised}{place(call.member)}",)
                 if call.reference is None:  # rollout.timeout; the others can save
                     return raised
             if (
@@ -412,55 +408,3 @@ class Wait:
             self.deadline = min(self.deadline, time.monotonic() + GRACE)
             return raised
         return value
-
-
-def _said(member: Member) -> str:
-    """Ray's message about the death of a worker."""
-    try:
-        ray.get(member.host.facts.remote(), timeout=LOST_WAIT)
-    except GetTimeoutError:
-        pass
-    except RayError as error:
-        return str(error)
-    return ActorDiedError.BASE_ERROR_MSG
-
-
-def _dead_rank(member: Member) -> Member | None:
-    """Of a dead relay: a rank that is dead, too, as after the loss of a machine."""
-    deadline = time.monotonic() + LOST_WAIT
-    while member.ranks and time.monotonic() < deadline:
-        for rank in member.ranks:
-            if rank.host._get_local_state() == DEAD:
-                return rank
-        time.sleep(0.1)
-    return None
-
-
-def _place(member: Member) -> str:
-    """`` (log: …)``, if known."""
-    facts = member.facts
-    return f" (log on {facts.address}: {', '.join(facts.logs)})" if facts is not None and facts.logs else ""
-
-
-def _printed(member: Member, lines: Sequence[str]) -> str:
-    tail = "".join(f"\n    {line}" for line in lines)
-    return f"; its last output{_place(member)}:{tail}" if lines else "; it printed nothing"
-
-
-def exit_cause(message: str) -> str:
-    """The reason for the end of a process, from Ray's message."""
-    if "is unavailable" in message:
-        return UNREACHABLE
-    detail = re.search(r"Worker exit detail: ([^\n]*)", message)
-    if detail is None:
-        return _first_line(message)
-    code = re.search(r"exit code (-?\d+)", detail[1])
-    if code is not None:
-        return f"it exited with code {code[1]}"
-    if "connection error code 2" in detail[1]:
-        return "killed (SIGKILL, for example when out of memory), crashed, or ended by os._exit"
-    return detail[1].split(". ")[0].strip()
-
-
-def _first_line(error: object) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

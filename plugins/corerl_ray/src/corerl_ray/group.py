@@ -231,6 +231,13 @@ class Group:
         self.latest = {member.rank: member for member in self.members}
         self.exchange = Exchange(self)
 
+    def apply(self, function: Callable[..., Any], *args: Any) -> list[Call]:
+        """Calls of ``function(host, *args)`` in the processes of all workers: a step of a transport of weights."""
+        if self.relays.members:
+            wanted = range(len(self.members))
+            return [*self.relays.call("apply", function, args, {}, self.timeout, wanted=wanted)[0]]
+        return [Call(member, member.host.apply.remote(function, *args)) for member in self.members]
+
     def engine_load(self) -> EngineLoad | None:
         """For :class:`corerl.contracts.rollout_backends.LoadReporting`: of the replicas that take requests."""
         absent = self.absent()

@@ -16,7 +16,8 @@ import torch
 from ray.exceptions import RayActorError, RayError
 from torch import Tensor
 
-from corerl_ray.calls import GATHER, LOST_WAIT, POLL, Call, Member, Wait
+from corerl_ray.calls import GATHER, POLL, Call, Member, Wait
+from corerl_ray.ends import LOST_WAIT
 from corerl_ray.host import Failure, WorkerHost
 from corerl_ray.kept import KeptShare
 
@@ -182,6 +183,9 @@ class Relayed(Call):
             return [self.results[position] for position in self.ranks]
         self.reference = self.member.host.rest.remote(self.number, max(POLL, wait.deadline - time.monotonic()))
         return None
+
+    def called(self) -> list[Member]:
+        return [*self.ranks.values()]
 
     def waiting(self, until: float) -> list[Member]:
         left = self.ranks.keys() - self.results.keys()

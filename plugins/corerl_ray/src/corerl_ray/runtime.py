@@ -22,8 +22,9 @@ from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadErr
 from corerl.models import cpu_threads
 from corerl.terminal import say
 from corerl_ray import tensors
-from corerl_ray.calls import POLL, Call, Member, Wait, Waiter, exit_cause
+from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
+from corerl_ray.ends import exit_cause
 from corerl_ray.environment import carried, of_rank, secrets
 from corerl_ray.group import Group, SharedGpus
 from corerl_ray.host import CONTROL, THREADS, Failure, ProcessFacts, WorkerHost
