@@ -203,7 +203,7 @@ def measure(responses: int, tokens: int, n: int, log_probs: bool) -> dict[str, A
         "processor_ms": round(1000 * (last[0] - before[0])),
         "wall_ms": round(1000 * (last[1] - before[1])),
         "peak_gib": round(int(lines["VmHWM"].split()[0]) / 2**20, 2),
-        "timing_s": {name[9:]: round(each, 2) for name, each in logged.items() if name.startswith("timing_s/")},
+        "timing_s": {name[9:]: round(float(each), 2) for name, each in logged.items() if name.startswith("timing_s/")},
     }
 
 

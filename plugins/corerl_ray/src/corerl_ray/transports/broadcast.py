@@ -201,7 +201,7 @@ def join(host: WorkerHost, address: str, port: int, rank: int, size: int) -> Non
 def send(host: WorkerHost, bucket_bytes: int, verify: bool) -> Broken | None:
     """In the actor: all ranks gather; the one that has joined the group sends."""
     weights = iter(host.worker.weights())
-    channel: Channel | None = host.transport
+    channel = host.transport if isinstance(host.transport, Channel) else None
     if channel is not None:
         try:
             with left_by_others(channel):
