@@ -4,7 +4,8 @@
 
 Runs with verl's Python, not CoreRL's: a virtual environment with verl and the libraries that it imports. The step is
 GRPO with a reference model (``use_kl_loss``), as in ``benchmarks/controller.py``. Batches from agent loops and answers
-of models are calls of Ray to stubs. Processor time is of the driver's process, all threads, in the last step.
+of models are calls of Ray to stubs; one process stands for all agent loop workers. Processor time is of the driver's
+process, all threads, in the last step.
 """
 
 import argparse
@@ -20,7 +21,8 @@ import numpy as np
 import ray
 import torch
 
-STEPS, WORKERS, PROMPT = 3, 8, 64
+STEPS, WORKERS, PROMPT = 2, 8, 64
+"""steps of a run, agent loop workers (verl's default), tokens of a prompt"""
 
 
 def numbers(count: int, low: int = 10) -> torch.Tensor:
@@ -66,7 +68,7 @@ def stub_worker() -> type:
     from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
     from verl.utils import tensordict_utils as tu
 
-    on_actor = register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    on_actor: Any = register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
 
     def outputs(data: Any, *names: str) -> Any:
         ids = data["input_ids"]
@@ -76,20 +78,20 @@ def stub_worker() -> type:
         }
         return tu.get_tensordict(columns, non_tensor_dict={"metrics": {"mfu": 0.0}})
 
-    class Stub(Worker):
+    class Stub(Worker):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self._register_dispatch_collect_info("actor", dp_rank=0, is_collect=True)
 
-        @on_actor
+        @on_actor  # type: ignore[untyped-decorator]
         def compute_log_prob(self, data: Any) -> Any:
             return outputs(data, "log_probs", "entropy")
 
-        @on_actor
+        @on_actor  # type: ignore[untyped-decorator]
         def compute_ref_log_prob(self, data: Any) -> Any:
             return outputs(data, "log_probs")
 
-        @on_actor
+        @on_actor  # type: ignore[untyped-decorator]
         def update_actor(self, data: Any) -> Any:
             metrics = {"mfu": 0.0, "grad_norm": [1.0], "lr": [1.0]}
             return tu.get_tensordict({}, non_tensor_dict={"metrics": metrics})
@@ -154,7 +156,7 @@ def trainer_of(responses: int, tokens: int, n: int, log_probs: bool) -> Any:
     )
     manager = object.__new__(AgentLoopManager)
     loops: Any = ray.remote(Loops)
-    manager.agent_loop_workers = [loops.options(num_cpus=0).remote(tokens, log_probs) for _ in range(WORKERS)]
+    manager.agent_loop_workers = [loops.options(num_cpus=0).remote(tokens, log_probs)] * WORKERS
     trainer = object.__new__(RayPPOTrainer)
     vars(trainer).update(
         config=config,
