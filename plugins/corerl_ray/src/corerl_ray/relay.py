@@ -129,7 +129,7 @@ class Relay(WorkerHost):
         answer = self.rest(order.number, order.seconds)
         if order.method != "keep" or not answer.is_over or any(map(is_error, answer.results.values())):
             return answer, None
-        return answer, ray.get([kept[position] for position in sorted(order.wanted)])
+        return answer, ray.get([kept[position] for position in sorted(order.wanted)], timeout=order.seconds)
 
     def rest(self, number: int, seconds: float) -> Answer:
         """Wait for the results that no answer has had: for all, or until one is an error; at most so many seconds."""
