@@ -5,7 +5,7 @@
 Runs with verl's Python, not CoreRL's: a virtual environment with verl and the libraries that it imports. The step is
 GRPO with a reference model (``use_kl_loss``), as in ``benchmarks/controller.py``. Batches from agent loops and answers
 of models are calls of Ray to stubs; one process stands for all agent loop workers. Processor time is of the driver's
-process, all threads, in the last step.
+process, all threads, in each step after the first.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import os
 import time
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,8 @@ import numpy as np
 import ray
 import torch
 
-STEPS, WORKERS, PROMPT = 2, 8, 64
-"""steps of a run, agent loop workers (verl's default), tokens of a prompt"""
+WORKERS, PROMPT = 8, 64
+"""agent loop workers (verl's default), tokens of a prompt"""
 
 
 def numbers(count: int, low: int = 10) -> torch.Tensor:
@@ -119,7 +120,7 @@ def prompts(count: int) -> dict[str, Any]:
     }
 
 
-def trainer_of(responses: int, tokens: int, n: int, log_probs: bool) -> Any:
+def trainer_of(responses: int, tokens: int, n: int, log_probs: bool, steps: int) -> Any:
     """verl's trainer with its own defaults; all but the stubs is verl's."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -160,9 +161,9 @@ def trainer_of(responses: int, tokens: int, n: int, log_probs: bool) -> Any:
     trainer = object.__new__(RayPPOTrainer)
     vars(trainer).update(
         config=config,
-        train_dataloader=[prompts(count)] * STEPS,
+        train_dataloader=[prompts(count)] * steps,
         train_dataset=None,
-        total_training_steps=STEPS,
+        total_training_steps=steps,
         actor_rollout_wg=group,
         ref_policy_wg=group,
         ref_in_actor=False,
@@ -181,8 +182,8 @@ def trainer_of(responses: int, tokens: int, n: int, log_probs: bool) -> Any:
     return trainer
 
 
-def measure(responses: int, tokens: int, n: int, log_probs: bool) -> dict[str, Any]:
-    """The last step of one run."""
+def measure(responses: int, tokens: int, n: int, log_probs: bool, steps: int) -> dict[str, Any]:
+    """Each step of one run but the first."""
     from verl.utils import tracking
 
     clocks, logged = [], dict[str, Any]()
@@ -195,15 +196,17 @@ def measure(responses: int, tokens: int, n: int, log_probs: bool) -> dict[str, A
             logged.update(data)
 
     tracking.Tracking = Clock
-    trainer_of(responses, tokens, n, log_probs).fit()
-    before, last = clocks[-2:]
+    trainer_of(responses, tokens, n, log_probs, steps).fit()
+    spent = [
+        (round(1000 * (last[0] - before[0])), round(1000 * (last[1] - before[1]))) for before, last in pairwise(clocks)
+    ]
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "responses": responses,
         "tokens": tokens,
         "rollout_log_probs": log_probs,
-        "processor_ms": round(1000 * (last[0] - before[0])),
-        "wall_ms": round(1000 * (last[1] - before[1])),
+        "processor_ms": [each[0] for each in spent],
+        "wall_ms": [each[1] for each in spent],
         "peak_gib": round(int(lines["VmHWM"].split()[0]) / 2**20, 2),
         "timing_s": {name[9:]: round(float(each), 2) for name, each in logged.items() if name.startswith("timing_s/")},
     }
@@ -213,6 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--responses", type=int, default=4096)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096])
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--log-probs", action="store_true", help="of the engine, too (rollout.calculate_log_probs)")
     given = parser.parse_args()
@@ -225,7 +229,7 @@ def main() -> None:
     )
     print(f"verl {version('verl')}, torch {torch.__version__}")
     for tokens in given.tokens:
-        print(json.dumps(measure(given.responses, tokens, given.n, given.log_probs)), flush=True)
+        print(json.dumps(measure(given.responses, tokens, given.n, given.log_probs, given.steps)), flush=True)
 
 
 if __name__ == "__main__":
