@@ -1,16 +1,21 @@
-"""The controller's processor time of a step's calls on many ranks, with the rows in another process.
+"""The controller's time of a step's calls on many ranks, with the rows in another process.
 
-    python benchmarks/dispatch.py --ranks 1024 --rows 16384
+    python benchmarks/dispatch.py --ranks 64 256 1024 --rows 16384
 
-One process stands for all ranks, and computes nothing; Ray's calls are real, one for each rank and call. A step is two
-calls of ``forward``, whose outputs stay, and four updates.
+A step is two calls of ``forward``, whose outputs stay, and four updates. All calls are real calls of Ray. The ranks
+compute nothing: one process stands for all of them, and a few processes stand for all relays. ``--direct`` calls each
+rank without a relay.
+
+Wall time: this machine's cores do the work of all nodes, one after the other. So the controller is also timed with
+relays that answer at once, and one relay with its ranks alone; a step on a cluster takes about the sum of both.
 """
 
 import argparse
 import dataclasses
 import time
-from typing import Any, cast
+from typing import Any, NamedTuple
 
+import ray
 import torch
 
 from corerl.contracts.config import RuntimeConfig
@@ -20,10 +25,13 @@ from corerl.contracts.runtimes import Role
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl_ray.group import Group
 from corerl_ray.options import RayOptions
+from corerl_ray.relay import MOST, RELAY_THREADS, Answer, Order, Relay, Relays, divided
 from corerl_ray.runtime import RayRuntime
 
 REQUIRED = 0.5
-"""seconds a step"""
+"""seconds a step, of 1,024 ranks"""
+RELAYS = 4
+"""processes that stand for all relays"""
 
 
 class Rank:
@@ -31,8 +39,9 @@ class Rank:
 
     @dispatch("rank_zero", keeps=True)
     def rows(self, count: int) -> Experience:
-        """So many, eight to a prompt."""
-        return collate([[1, 2]] * count, [[3, 4]] * count, [row // 8 for row in range(count)])
+        """So many, eight to a prompt, of 3 to 34 tokens."""
+        lengths = torch.randint(1, 33, (count,), generator=torch.Generator().manual_seed(0)).tolist()
+        return collate([[1, 2]] * count, [[3] * length for length in lengths], [row // 8 for row in range(count)])
 
     @dispatch("split")
     def forward(self, batch: Experience) -> TokenOutputs:
@@ -43,33 +52,86 @@ class Rank:
         return {}
 
     @dispatch("rank_zero")
-    def put(self, outputs: TokenOutputs) -> None: ...
+    def put(self, outputs: Any) -> None: ...
+
+
+class AtOnce(Relay):
+    """A relay whose ranks are not called."""
+
+    def pass_on(self, order: Order) -> Any:
+        results: dict[int, Any] = {place: {} if place in order.wanted else None for place in range(len(order.given))}
+        answer = Answer(results, is_over=True)
+        return (answer, []) if order.method == "keep" else answer
+
+
+class Spent(NamedTuple):
+    processor: float
+    wall: float
+
+
+def step(one: Any, ranks: Any, rows: int, *, reads: bool) -> Spent:
+    """Of the controller's process; ``reads``: the outputs are read by the process of the rows, as in a run."""
+    whole = one.rows(rows)
+    quarters = torch.arange(rows).chunk(4)
+    start, began = time.process_time(), time.perf_counter()
+    for _ in range(2):
+        outputs = ranks.forward(whole)
+        if reads:
+            one.put(outputs)
+    for own in quarters:
+        ranks.update(whole.select(own))
+    return Spent(time.process_time() - start, time.perf_counter() - began)
+
+
+def relayed(group: Group, actor: type) -> Any:
+    """The group with relays of this class, in :data:`RELAYS` processes."""
+    first, parts = group.members[0], divided(group.members)
+    remote: Any = ray.remote(concurrency_groups=RELAY_THREADS)  # type: ignore[call-overload]
+    hosts = [remote(actor).options(num_cpus=0, max_concurrency=1).remote(".", [], 600.0) for _ in range(RELAYS)]
+    ray.get([host.know.remote([first.host] * MOST) for host in hosts])
+    relays = [
+        dataclasses.replace(first, host=hosts[index % RELAYS], facts=None, ranks=own) for index, own in enumerate(parts)
+    ]
+    return dataclasses.replace(group, relays=Relays(tuple(relays)))
+
+
+def of_size(one: Group, count: int) -> Group:
+    """So many ranks in one process."""
+    members = tuple(dataclasses.replace(one.members[0], rank=rank, world_size=count) for rank in range(count))
+    return dataclasses.replace(one, members=members, places=tuple(Place(rank, count) for rank in range(count)))
+
+
+def best(one: Any, ranks: Any, rows: int, steps: int, *, reads: bool) -> Spent:
+    """The least of each, after a first step."""
+    spent = [step(one, ranks, rows, reads=reads) for _ in range(steps + 1)][1:]
+    return Spent(min(each.processor for each in spent), min(each.wall for each in spent))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--rows", type=int, default=16384)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--direct", action="store_true", help="without relays")
     given = parser.parse_args()
     runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=1))
     try:
         one: Any = runtime.spawn(Role("actor", "actor.strategy", "stub", distributed=True), Rank)
-        members = tuple(dataclasses.replace(one.members[0], rank=rank) for rank in range(given.ranks))
-        places = tuple(Place(rank, given.ranks) for rank in range(given.ranks))
-        ranks: Any = dataclasses.replace(cast(Group, one), members=members, places=places)
-        for step in range(given.steps):
-            whole = one.rows(given.rows)
-            quarters = torch.arange(given.rows).chunk(4)
-            start, began = time.process_time(), time.perf_counter()
-            for _ in range(2):
-                one.put(ranks.forward(whole))
-            for rows in quarters:
-                ranks.update(whole.select(rows))
-            used, wall = time.process_time() - start, time.perf_counter() - began
-            print(
-                f"step {step + 1}: {used:.2f} s of processor, {wall:.1f} s (required: at most {REQUIRED} s)", flush=True
-            )
+        print("ranks  relays  processor s  wall s, all on this machine  wall s, relays answer at once", flush=True)
+        for count in given.ranks:
+            group = of_size(one, count)
+            if given.direct:
+                spent, quick, relays = best(one, group, given.rows, given.steps, reads=True), "", 0
+            else:
+                ranks = relayed(group, Relay)
+                spent, relays = best(one, ranks, given.rows, given.steps, reads=True), len(ranks.relays.members)
+                quick = f"{best(one, relayed(group, AtOnce), given.rows, given.steps, reads=False).wall:.2f}"
+            print(f"{count:5} {relays:7} {spent.processor:12.2f} {spent.wall:28.2f} {quick:>30}", flush=True)
+        if not given.direct:
+            ranks, rows = relayed(of_size(one, MOST), Relay), MOST * given.rows // given.ranks[-1]
+            alone = best(one, ranks, rows, given.steps, reads=True).wall
+            print(f"one relay with its {MOST} ranks alone: {alone:.2f} s of wall time a step")
+        print(f"required of 1,024 ranks: at most {REQUIRED} s of processor")
     finally:
         runtime.close()
 

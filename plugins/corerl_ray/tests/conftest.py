@@ -41,9 +41,26 @@ def groups(cluster, tmp_path_factory, at_the_end_of_the_group):
             patch.setenv("CORERL_READ", str(tmp_path_factory.mktemp("weights") / "read"))
             runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=2))
             stack.callback(runtime.close)
+            kept["runtime"] = runtime
             kept["groups"] = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
             at_the_end_of_the_group(stack.pop_all().close)
     return kept["groups"]
+
+
+@pytest.fixture(scope="module")
+def relayed(groups):
+    """The actor workers of ``groups``, called by a relay."""
+    import dataclasses
+    import time
+
+    from corerl_ray.calls import Wait
+    from corerl_ray.relay import Relays
+
+    if "relayed" not in kept:
+        runtime, group = kept["runtime"], groups[0]
+        starting = Wait(runtime.waiter, time.monotonic() + 300, "starting relays")
+        kept["relayed"] = dataclasses.replace(group, relays=Relays(runtime.start_relays(group.members, starting)))
+    return kept["relayed"]
 
 
 @pytest.fixture

@@ -124,6 +124,11 @@ class Toy:
     def sleep(self, seconds):
         time.sleep(seconds)
 
+    @dispatch("all")
+    def sleep_on(self, ranks, seconds):
+        if self.rank in ranks:
+            time.sleep(seconds)
+
     @dispatch("rank_zero")
     def start_child(self):
         self.child = subprocess.Popen(["sleep", "1000"])

@@ -12,7 +12,7 @@ from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.experience import collate
 from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import CoreRLError
-from corerl_ray import calls
+from corerl_ray import calls, ends
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 
@@ -53,13 +53,16 @@ def main():
     runtime.send_weights(group, sink, 4, verify=True)
     seen["weights"] = [[version, len(weights)] for version, weights in each(sink, "received")]
     quick = calls.LOST_WAIT, calls.LOG_WAIT
-    calls.LOST_WAIT = calls.LOG_WAIT = 120.0  # a loaded machine takes long to say how it died, and to read its log
+    ends.LOST_WAIT = calls.LOST_WAIT = calls.LOG_WAIT = (
+        120.0  # a loaded machine takes long to say how it died, and to read its log
+    )
     away = max(group.members, key=lambda member: member.facts.node != runtime.waiter.node)
     began = time.monotonic()
     away.host.call.remote("fail", {}, away.rank, "kill")  # nobody waits for this call
     stream = Generation(sink, [request(number, seconds=600.0) for number in range(100)])
     seen["death"], seen["seconds"] = error_of(list, stream), time.monotonic() - began
     calls.LOST_WAIT, calls.LOG_WAIT = quick
+    ends.LOST_WAIT = calls.LOST_WAIT
     runtime.close()
     ray.shutdown()
 

@@ -14,8 +14,8 @@ from ray_toys import ENGINE, TOY, Broken, Engine, Generation, Late, Slow, Toy, r
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_ray.calls import exit_cause
 from corerl_ray.cluster import connect
+from corerl_ray.ends import exit_cause
 from corerl_ray.environment import carried, secrets
 from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive

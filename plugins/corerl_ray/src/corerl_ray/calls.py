@@ -1,7 +1,6 @@
 """Waiting for workers: each wait has a deadline; a dead worker ends it at once, unless its group can continue."""
 
 import copy
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from corerl.errors import (
     WorkerDiedError,
     WorkerLateError,
 )
+from corerl_ray.ends import DEAD, LOST_WAIT, UNREACHABLE, dead_rank, exit_cause, last_said, place, printed
 from corerl_ray.host import Failure, ProcessFacts, last_lines
 from corerl_ray.signs import Signs, end, on
 
@@ -28,39 +28,54 @@ POLL = 1.0
 """seconds between two checks of all workers"""
 GATHER = 0.01
 """seconds in which further results are gathered after one has come: each look at all calls costs as much as they are"""
-DEAD = 4
-"""value in Ray's ActorTableData.ActorState"""
 GRACE = 30.0
 """seconds for the other ranks to agree, after one rank found a non-finite value"""
 LOG_WAIT = 8.0
 """seconds for the log of a worker on another machine, where a process must start to read it"""
-LOST_WAIT = 2.0
-"""seconds for it if the machine does not answer, and for Ray's information about a death"""
 SIGN_WAIT = 5.0
 """seconds for signs of life of the other ranks, after one rank reported a late one"""
-UNREACHABLE = "it cannot be reached: its machine or the network failed"
 
 
 @dataclass(frozen=True)
 class Member:
-    """One worker of a group; ``facts`` is None until its process has started."""
+    """One worker of a group, or the relay of some; ``facts`` is None until its process has started.
+
+    Attributes:
+        ranks: of a relay: the workers that it calls, of consecutive ranks.
+    """
 
     role: str
     rank: int
     world_size: int
     host: Any
     facts: ProcessFacts | None = None
+    ranks: "tuple[Member, ...]" = ()
 
     def __str__(self) -> str:
+        if self.ranks:
+            first, last = self.ranks[0].rank, self.ranks[-1].rank
+            return f"relay of the {self.role} workers {first} to {last} of {self.world_size}"
         return f"{self.role} worker {self.rank} of {self.world_size}" if self.world_size > 1 else f"{self.role} worker"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Call:
     """A call on one worker, and the reference of its result; None for requests, whose results are collected."""
 
     member: Member
     reference: "ray.ObjectRef[Any] | None"
+
+    def take(self, wait: "Wait", value: Any) -> list[Any] | None:
+        """The results of the call, from the value at the reference; None: the rest is at another reference."""
+        return [value]
+
+    def called(self) -> list[Member]:
+        """The workers, in the order of the results."""
+        return [self.member]
+
+    def waiting(self, until: float) -> list[Member]:
+        """The workers that have not answered, as far as that is known before this time of ``time.monotonic``."""
+        return [self.member]
 
 
 @dataclass
@@ -125,14 +140,7 @@ class Waiter:
         for member in list(self.members):
             if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
-            said = ActorDiedError.BASE_ERROR_MSG
-            try:
-                ray.get(member.host.facts.remote(), timeout=LOST_WAIT)
-            except GetTimeoutError:
-                pass
-            except RayError as error:
-                said = str(error)
-            died = self.died(member, said, known)
+            died = self.died(member, last_said(member), known)
             if not isinstance(died, EngineDeadError):
                 raise died
 
@@ -173,7 +181,7 @@ class Waiter:
             lines, _ = self._last_lines(facts, LOG_WAIT)
             reason = f"the {member} (process {facts.pid} on {facts.address}) gives no sign of life for {seconds:.0f} s"
             reason += f": {state}" if state else ""
-            reason += f"{also}{self._places(member)}{_printed(member, lines)}"
+            reason += f"{also}{self._places(member)}{printed(member, lines)}"
             self.end(facts)
             return self._without(member, reason, known)
 
@@ -188,7 +196,7 @@ class Waiter:
             assert facts is not None
             lines, _ = self._last_lines(facts, LOG_WAIT)
             self.end(facts)
-            reason = f"the {member} (process {facts.pid} on {facts.address}) {why}{_printed(member, lines)}"
+            reason = f"the {member} (process {facts.pid} on {facts.address}) {why}{printed(member, lines)}"
             return self._without(member, reason, known)
 
     def end(self, facts: ProcessFacts) -> None:
@@ -215,6 +223,9 @@ class Waiter:
                 return copy.copy(self._lost[member])  # each waiting thread raises its own copy
             if self.failure is not known and self.failure is not None:  # this death is its consequence
                 return self.failure
+            dead = dead_rank(member)
+            if dead is not None:
+                return self.died(dead, last_said(dead), known)
             cause = exit_cause(said)
             if cause == ActorDiedError.BASE_ERROR_MSG and member.facts and member.facts.node != self.node:
                 cause = UNREACHABLE  # Ray knows no more if the machine is silent
@@ -226,7 +237,7 @@ class Waiter:
                 if oom_kills > member.facts.oom_kills:
                     cause = "the kernel's out-of-memory killer killed a process on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
-            return self._without(member, f"the {member}{where} died: {cause}{_printed(member, lines)}", known)
+            return self._without(member, f"the {member}{where} died: {cause}{printed(member, lines)}", known)
 
     def engine_ended(self, member: Member, error: EngineDeadError) -> EngineDeadError:
         """The error of a worker whose engine has ended, marked if its group goes on without."""
@@ -286,20 +297,22 @@ class Wait:
             RunError: a worker died.
             DeadlineError: the deadline passed.
         """
-        results: dict[Call, Any] = {}
+        results: dict[Call, list[Any]] = {}
         pending = list(calls)
         while pending:
             results.update(self.some(pending))
             pending = [call for call in pending if call not in results]
-        for result in results.values():
+        joined = [result for call in calls for result in results[call]]
+        for result in joined:
             if isinstance(result, EngineDeadError | SaveError):
                 raise result
-        return [results[call] for call in calls]
+        return joined
 
-    def some(self, calls: Sequence[Call]) -> dict[Call, Any]:
+    def some(self, calls: Sequence[Call]) -> dict[Call, list[Any]]:
         """The results of the ready calls, at least one; an EngineDeadError or SaveError counts as a result."""
-        waiter, own = self.waiter, {call.reference: call for call in calls}
+        waiter = self.waiter
         while True:
+            own = {call.reference: call for call in calls}
             left = self.left(calls)
             beside = {call.reference: call for call in self.beside}
             ready, others = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
@@ -315,8 +328,10 @@ class Wait:
                 if reference in beside:
                     self._result(beside[reference])
                     self.beside = [call for call in self.beside if call.reference != reference]
-            if found := [reference for reference in ready if reference in own]:
-                return {own[reference]: self._result(own[reference]) for reference in found}
+            found = [own[reference] for reference in ready if reference in own]
+            values = ((call, call.take(self, self._result(call))) for call in found)
+            if results := {call: taken for call, taken in values if taken is not None}:
+                return results
 
     def left(self, calls: Sequence[Call]) -> float:
         """Seconds until the deadline.
@@ -337,7 +352,9 @@ class Wait:
             self.waiter.stuck = True
             return self._late
         seconds = self.deadline - self.started
-        waiting = ", ".join(f"{call.member}{self.waiter.busy(call.member)}{_place(call.member)}" for call in calls)
+        until = time.monotonic() + LOST_WAIT
+        late = [member for call in calls for member in call.waiting(until)]
+        waiting = ", ".join(f"{member}{self.waiter.busy(member)}{place(member)}" for member in late)
         error = WorkerLateError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 
@@ -363,7 +380,7 @@ class Wait:
             raise died from None
         except GetTimeoutError:
             late = WorkerLateError(
-                f"{self.what}: the result of {call.member}{_place(call.member)} did not arrive in time"
+                f"{self.what}: the result of {call.member}{place(call.member)} did not arrive in time"
             )
             raise waiter.fail(late, self.known) from None
         except RayError as error:
@@ -376,7 +393,7 @@ class Wait:
             if isinstance(raised, SaveError):
                 return raised
             if isinstance(raised, DeadlineError):
-                raised.args = (f"{raised}{_place(call.member)}",)
+                raised.args = (f"{raised}{place(call.member)}",)
                 if call.reference is None:  # rollout.timeout; the others can save
                     return raised
             if (
@@ -391,33 +408,3 @@ class Wait:
             self.deadline = min(self.deadline, time.monotonic() + GRACE)
             return raised
         return value
-
-
-def _place(member: Member) -> str:
-    """`` (log: …)``, if known."""
-    facts = member.facts
-    return f" (log on {facts.address}: {', '.join(facts.logs)})" if facts is not None and facts.logs else ""
-
-
-def _printed(member: Member, lines: Sequence[str]) -> str:
-    tail = "".join(f"\n    {line}" for line in lines)
-    return f"; its last output{_place(member)}:{tail}" if lines else "; it printed nothing"
-
-
-def exit_cause(message: str) -> str:
-    """The reason for the end of a process, from Ray's message."""
-    if "is unavailable" in message:
-        return UNREACHABLE
-    detail = re.search(r"Worker exit detail: ([^\n]*)", message)
-    if detail is None:
-        return _first_line(message)
-    code = re.search(r"exit code (-?\d+)", detail[1])
-    if code is not None:
-        return f"it exited with code {code[1]}"
-    if "connection error code 2" in detail[1]:
-        return "killed (SIGKILL, for example when out of memory), crashed, or ended by os._exit"
-    return detail[1].split(". ")[0].strip()
-
-
-def _first_line(error: object) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

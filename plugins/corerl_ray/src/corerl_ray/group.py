@@ -16,6 +16,7 @@ from corerl.terminal import say
 from corerl_ray.calls import Call, Member, Waiter
 from corerl_ray.exchange import Exchange
 from corerl_ray.kept import KeptRows
+from corerl_ray.relay import Relays
 from corerl_ray.shares import Split, split
 from corerl_ray.spread import Loads
 
@@ -77,7 +78,11 @@ class GroupMethod:
         return getattr(self, f"_{self.declared.mode}")(args, keywords)  # type: ignore[no-any-return]
 
     def _all(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
-        calls = [self._call(member, args, keywords) for member in self.group.members]
+        group, calls = self.group, list[Call]()
+        if group.relays.members:
+            calls += group.relays.call("call", self.name, args, keywords, group.timeout)[0]
+        else:
+            calls += [self._call(member, args, keywords) for member in group.members]
         return self._pending(calls, _agreed)
 
     def _revive(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
@@ -94,32 +99,56 @@ class GroupMethod:
     def _split(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
         if self.group.shared_gpus is not None:
             self.group.shared_gpus.use(self.group)
-        places = self.group.places
-        whole = split(args[0], places[0].data_parallel_size)
+        whole = split(args[0], self.group.places[0].data_parallel_size)
         takes_first, is_kept = self.declared.merge == "rank_zero", isinstance(whole.whole, KeptRows)
-        keeps = is_kept and not takes_first
-        stored = [
+        shares = [
             None if share.is_empty else share.value if is_kept else ray.put(share.value) for share in whole.shares
         ]
-        calls, ranks, values = [], [], []
-        for member, place in zip(self.group.members, places, strict=True):
-            share = stored[place.data_parallel_rank]
-            if share is not None:
-                given = [share, *args[1:]]
-                if keeps:
-                    call, value = self._keep(member, given, keywords)
-                    values.append(value)
-                else:
-                    call = self._call(member, given, keywords)
-                calls.append(call)
-                ranks.append(place.data_parallel_rank)
+        given = [place.data_parallel_rank for place in self.group.places]
+        given = [rank if shares[rank] is not None else -1 for rank in given]
+        ranks = [rank for rank in given if rank >= 0]
+        calls, values = self._on_shares(shares, given, args[1:], keywords, is_kept and not takes_first, takes_first)
+        return self._pending(calls, lambda results: _together(whole, ranks, results, takes_first, values))
 
-        def join(results: list[Any]) -> Any:
-            for place, value in enumerate(values):
-                results[place] = value if results[place] is None else results[place]
-            return _together(whole, ranks, results, takes_first)
+    def _on_shares(
+        self,
+        shares: Sequence[Any],
+        given: Sequence[int],
+        args: Sequence[Any],
+        keywords: Mapping[str, Any],
+        keeps: bool,
+        takes_first: bool,
+    ) -> tuple[list[Call], list[Any]]:
+        """The calls, and references of kept results: of each share, in the order of the ranks that have it first.
 
-        return self._pending(calls, join)
+        Args:
+            given: by rank, its share, or -1: it is not called.
+        """
+        group, calls, values = self.group, list[Call](), list[Any]()
+        firsts = {share: rank for rank, share in reversed(list(enumerate(given))) if share >= 0}
+        wanted = {0} if takes_first else {*firsts.values()}
+        if group.relays.members:
+            relayed, values = group.relays.call(
+                "keep" if keeps else "call",
+                self.name,
+                args,
+                keywords,
+                group.timeout,
+                first=shares,
+                given=given,
+                wanted=wanted,
+            )
+            return [*relayed], values
+        for rank, (member, share) in enumerate(zip(group.members, given, strict=True)):
+            if share < 0:
+                continue
+            if keeps:
+                call, value = self._keep(member, [shares[share], *args], keywords)
+                values += [value] if rank in wanted else []
+            else:
+                call = self._call(member, [shares[share], *args], keywords)
+            calls.append(call)
+        return calls, values
 
     async def _spread(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished, engines: Requests | None = None
@@ -168,6 +197,7 @@ class Group:
         loads: each worker's open requests of spread work.
         is_concurrent: the processes take calls while others run; the workers are replicas.
         shared_gpus: of the training roles; None without GPUs.
+        relays: pass on the calls on all workers.
         restart_member: starts a worker of this rank again; None if it cannot be.
         latest: by rank, the worker that is there, or was last.
         takes_weights: the workers have weights of the policy.
@@ -185,6 +215,7 @@ class Group:
     loads: Loads
     is_concurrent: bool = False
     shared_gpus: SharedGpus | None = None
+    relays: Relays = field(default_factory=Relays)
     restart_member: Callable[[int], Member | None] = lambda rank: None
     takes_weights: bool = True
     latest: dict[int, Member] = field(init=False)
@@ -199,6 +230,13 @@ class Group:
     def __post_init__(self) -> None:
         self.latest = {member.rank: member for member in self.members}
         self.exchange = Exchange(self)
+
+    def apply(self, function: Callable[..., Any], *args: Any) -> list[Call]:
+        """Calls of ``function(host, *args)`` in the processes of all workers: a step of a transport of weights."""
+        if self.relays.members:
+            wanted = range(len(self.members))
+            return [*self.relays.call("apply", function, args, {}, self.timeout, wanted=wanted)[0]]
+        return [Call(member, member.host.apply.remote(function, *args)) for member in self.members]
 
     def engine_load(self) -> EngineLoad | None:
         """For :class:`corerl.contracts.rollout_backends.LoadReporting`: of the replicas that take requests."""
@@ -327,8 +365,14 @@ def _agreed(results: list[Any]) -> Any:
     return results[0]
 
 
-def _together(whole: Split, ranks: Sequence[int], results: Sequence[Any], takes_first: bool) -> Any:
-    """The joined result of the called workers; ``ranks`` are their data-parallel ranks."""
+def _together(
+    whole: Split, ranks: Sequence[int], results: Sequence[Any], takes_first: bool, kept: Sequence[Any]
+) -> Any:
+    """The joined result of the called workers; ``ranks`` are their data-parallel ranks.
+
+    Args:
+        kept: references of results that stay, of each data-parallel rank once, one or a list at each reference.
+    """
     if not results:
         return []
     errors = [result if isinstance(result, NonFiniteError) else None for result in results]
@@ -339,5 +383,6 @@ def _together(whole: Split, ranks: Sequence[int], results: Sequence[Any], takes_
         )
     if takes_first:
         return results[0]
-    shares = tuple(whole.shares[rank] for rank in by_rank)
-    return Split(whole.whole, shares).join([results[index] for index in by_rank.values()])
+    by_rank = dict(sorted(by_rank.items(), key=lambda item: item[1]))
+    shares = Split(whole.whole, tuple(whole.shares[rank] for rank in by_rank))
+    return shares.keep(kept) if kept else shares.join([results[index] for index in by_rank.values()])

@@ -72,19 +72,25 @@ class KeptOutputs:
     """Outputs of a model at the rows of a batch.
 
     Attributes:
-        parts: reference of the outputs of some rows -> these rows.
+        references: of the outputs of shares, or of lists of them, in order.
+        rows: of all shares, end to end.
+        counts: of the rows of each share.
         shape: (B, T) of the batch.
     """
 
-    parts: "Sequence[tuple[ray.ObjectRef[Any], Tensor]]"
+    references: "Sequence[ray.ObjectRef[Any]]"
+    rows: "Tensor"
+    counts: Sequence[int]
     shape: tuple[int, int]
 
     def value(self) -> "TokenOutputs":
+        import torch
+
         from corerl_ray.shares import join_token_outputs
 
-        return join_token_outputs(
-            [ray.get(reference) for reference, _ in self.parts], [rows for _, rows in self.parts], self.shape
-        )
+        found = ray.get([*self.references])
+        parts = [part for each in found for part in (each if isinstance(each, list) else [each])]
+        return join_token_outputs(parts, torch.split(self.rows, [*self.counts]), self.shape)
 
 
 Kept = KeptShare | KeptOutputs

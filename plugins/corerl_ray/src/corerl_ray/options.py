@@ -51,6 +51,9 @@ class RayOptions:
         "reward.manager.pool=judge",
         factory=dict,
     )
+    relay_ranks: int = option(
+        128, "ranks of a model from which on processes of 32 ranks each pass on the controller's calls", ge=1
+    )
     rollout_samples: int = option(
         1024, "samples that a rollout worker has at a time if several share the requests", ge=1
     )

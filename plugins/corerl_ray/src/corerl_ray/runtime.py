@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import ray
 import torch
 from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import Future
@@ -21,14 +22,16 @@ from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadErr
 from corerl.models import cpu_threads
 from corerl.terminal import say
 from corerl_ray import placed, tensors
-from corerl_ray.calls import POLL, Call, Member, Wait, Waiter, exit_cause
+from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
+from corerl_ray.ends import exit_cause
 from corerl_ray.environment import carried, of_rank, secrets
 from corerl_ray.group import Group, SharedGpus
 from corerl_ray.host import CONTROL, THREADS, Failure, ProcessFacts, WorkerHost
 from corerl_ray.nodes import OtherNode
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import FRACTION, Places, Pools
+from corerl_ray.relay import RELAY_THREADS, Relay, Relays, divided
 from corerl_ray.signs import Signs
 from corerl_ray.spread import Loads, as_one
 from corerl_ray.transports.choice import Transport, make, name_of
@@ -125,6 +128,8 @@ class RayRuntime:
             environment = self.environment_of(member, local_rank, facts[0], seat)
             calls.append(Call(member, member.host.build.remote(environment, worker, args, self.others(seat))))
         shares = starting.all(calls)
+        is_large = not is_concurrent and size >= self.options.relay_ranks
+        relays = self.start_relays(started, starting) if is_large else ()
         loads = Loads.of(size, self.options.rollout_samples if role.name == REPLICAS else sys.maxsize)
         group = Group(
             role.name,
@@ -136,6 +141,7 @@ class RayRuntime:
             loads,
             is_concurrent,
             self._shared_gpus if places.gpus_per_node and not is_concurrent else None,
+            Relays(relays),
             takes_weights=role.name == REPLICAS,
         )
         if is_concurrent:
@@ -146,6 +152,30 @@ class RayRuntime:
             self.waiter.engines[role.name] = group.set_aside
         self.groups.append(group)
         return cast(W, group)
+
+    def start_relays(self, ranks: Sequence[Member], starting: Wait) -> tuple[Member, ...]:
+        """The relays of these workers, each on the node of its first."""
+        remote: Any = ray.remote(concurrency_groups=RELAY_THREADS)  # type: ignore[call-overload]
+        environment = {**carried(self.options.environment), "OMP_NUM_THREADS": "1"}
+        relays = []
+        for own in divided(ranks):
+            assert own[0].facts is not None
+            actor = remote(Relay).options(
+                num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(own[0].facts.node, soft=False),
+                runtime_env={"env_vars": environment},
+                max_restarts=0,
+                enable_task_events=False,
+                max_concurrency=1,  # calls reach the ranks in the order of the controller's
+            )
+            host = actor.remote(str(Path.cwd()), sys.path, self.options.timeout)
+            relays.append(dataclasses.replace(own[0], host=host, facts=None, ranks=own))
+        self._watch(relays)
+        facts = starting.all([Call(relay, relay.host.facts.remote()) for relay in relays])
+        started = tuple(dataclasses.replace(relay, facts=own) for relay, own in zip(relays, facts, strict=True))
+        self._watch(started)
+        starting.all([Call(relay, relay.host.know.remote([one.host for one in relay.ranks])) for relay in started])
+        return started
 
     def send_weights(
         self, actor: "WeightSource", rollout: "WeightTarget", version: int, *, verify: bool = False

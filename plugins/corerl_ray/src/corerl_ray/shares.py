@@ -42,7 +42,7 @@ class Share:
     @property
     def is_empty(self) -> bool:
         """Whether the share has no work, not even a filler row."""
-        return len(self.rows) == 0 and not isinstance(self.whole, Experience | KeptRows)
+        return not isinstance(self.whole, Experience | KeptRows) and len(self.rows) == 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Split:
     shares: tuple[Share, ...]
 
     def join(self, results: Sequence[Any]) -> Any:
-        """Join one result for each share, in the order of the rows; of a handle, the results are references.
+        """Join one result for each share, in the order of the rows.
 
         Raises:
             TypeError: the results are neither TokenOutputs nor sequences nor None.
@@ -61,16 +61,23 @@ class Split:
         if all(result is None for result in results):
             return None
         rows = [share.rows for share in self.shares]
-        if isinstance(self.whole, KeptRows):
-            numbers = self.whole.numbers()
-            shape = len(numbers.lengths), max(int(numbers.response_lengths.max()), 0)
-            return KeptOutputs(list(zip(results, rows, strict=True)), shape)
         if all(isinstance(result, TokenOutputs) for result in results):
             return join_token_outputs(results, rows, self.whole.response_mask.shape)
         if all(isinstance(result, list | tuple) for result in results):
             return join_sequences(results, rows)
         names = ", ".join(sorted({type(result).__name__ for result in results}))
         raise TypeError(f"results of type {names} cannot be joined: the method must declare another merge")
+
+    def keep(self, references: Sequence[Any]) -> KeptOutputs:
+        """The handle of outputs that stay, of the shares of a handle.
+
+        Args:
+            references: of the outputs of each share, in order; a list of them may be at one reference.
+        """
+        numbers = self.whole.numbers()
+        shape = len(numbers.lengths), max(int(numbers.response_lengths.max()), 0)
+        rows = [share.rows for share in self.shares]
+        return KeptOutputs(references, torch.cat(rows), [each.shape[0] for each in rows], shape)
 
     def merge_nonfinite(self, errors: Sequence[NonFiniteError | None]) -> NonFiniteError:
         """One error with the rows of the whole, from the errors of the shares (None: no error)."""

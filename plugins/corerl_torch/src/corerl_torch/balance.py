@@ -51,7 +51,9 @@ def balance(
     targets = torch.arange(1, ranks) * total // ranks
     cuts = torch.searchsorted(ends - lengths // 2, targets)
     ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
-    if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
+    before, bounds = torch.nn.functional.pad(ends, (1, 0)), torch.nn.functional.pad(cuts, (1, 1))
+    bounds[-1] = len(lengths)
+    if int(before[bounds].diff().max()) * ranks <= IMBALANCE * total:
         return ranges
     if group_ids is not None:
         shares, most = _whole(lengths, ranks, group_ids)
@@ -65,5 +67,9 @@ def _whole(lengths: Tensor, ranks: int, ids: Tensor) -> tuple[list[Tensor], int]
     _, places = torch.unique(ids, return_inverse=True)
     tokens = lengths.new_zeros(int(places.max()) + 1).index_add_(0, places, lengths)
     parts = balanced_partitions(tokens, ranks)
-    shares = [torch.isin(places, torch.tensor(part, dtype=torch.int64)).nonzero().squeeze(1) for part in parts]
-    return shares, max(int(tokens[part].sum()) for part in parts)
+    owners = torch.empty(len(tokens), dtype=torch.int64)
+    for rank, part in enumerate(parts):
+        owners[part] = rank
+    rows = torch.argsort(owners[places], stable=True)  # ascending within a rank
+    shares = list(torch.split(rows, torch.bincount(owners[places], minlength=ranks).tolist()))
+    return shares, int(tokens.new_zeros(ranks).index_add_(0, owners, tokens).max())

@@ -53,13 +53,9 @@ class Broadcast:
 
     def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         deadline = time.monotonic() + self.actor.timeout
-        first = self.actor.members[0]
         if self.joined != readers:
             self._join(readers, deadline)
-        calls = [
-            Call(member, member.host.apply.remote(send, self.bucket_bytes, verify, member is first))
-            for member in self.actor.members
-        ]
+        calls = self.actor.apply(send, self.bucket_bytes, verify)
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
         try:
             settle(calls, self.actor.waiter, lambda: filter(self.rollout.has, readers), leave, deadline)
@@ -100,13 +96,15 @@ def settle(
     broken: list[str] = []
     ended: list[CoreRLError] = []
     while calls:
-        for call, result in wait.some(calls).items():
-            calls = [other for other in calls if other is not call]
+        ready = wait.some(calls)
+        calls = [call for call in calls if call not in ready]
+        results = [each for call, found in ready.items() for each in zip(call.called(), found, strict=True)]
+        for member, result in results:
             if isinstance(result, Broken):
-                broken.append(f"{call.member}: {result.text}")
+                broken.append(f"{member}: {result.text}")
             elif isinstance(result, EngineDeadError) and result.workers:
                 lost.append(result)
-                leaving = [Call(member, member.host.apply.remote(leave)) for member in there()]
+                leaving = [Call(reader, reader.host.apply.remote(leave)) for reader in there()]
                 with suppress(EngineDeadError):
                     waiter.wait(leaving, deadline, WHAT)
             elif isinstance(result, CoreRLError):
@@ -200,10 +198,10 @@ def join(host: WorkerHost, address: str, port: int, rank: int, size: int) -> Non
     host.transport = Channel(link, group_of(link, device, rank, size, host), device)
 
 
-def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> Broken | None:
-    """In the actor: all ranks gather, one sends."""
+def send(host: WorkerHost, bucket_bytes: int, verify: bool) -> Broken | None:
+    """In the actor: all ranks gather; the one that has joined the group sends."""
     weights = iter(host.worker.weights())
-    channel: Channel | None = host.transport if is_source else None
+    channel = host.transport if isinstance(host.transport, Channel) else None
     if channel is not None:
         try:
             with left_by_others(channel):

@@ -51,7 +51,7 @@ class Exchange:
         deadline = time.monotonic() + self.actor.timeout
         if self.joined != readers:
             self._join(readers, deadline)
-        calls = [Call(member, member.host.apply.remote(send, verify)) for member in self.actor.members]
+        calls = self.actor.apply(send, verify)
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
         try:
             settle(calls, self.actor.waiter, lambda: filter(self.rollout.has, readers), leave, deadline)

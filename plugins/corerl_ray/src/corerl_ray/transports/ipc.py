@@ -48,11 +48,11 @@ class Ipc:
         if self.linked != readers:
             self._link(readers, deadline)
         if self.plan is not None:
-            calls = [Call(member, member.host.apply.remote(sharded.send, verify)) for member in self.actor.members]
+            calls = self.actor.apply(sharded.send, verify)
             calls += [Call(member, member.host.apply.remote(sharded.receive, version, verify)) for member in readers]
             waiter.wait(calls, deadline, WHAT)
             return
-        calls = [Call(member, member.host.apply.remote(send, self.half_bytes, verify)) for member in self.actor.members]
+        calls = self.actor.apply(send, self.half_bytes, verify)
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
         waiter.wait(calls, deadline, WHAT)
 
@@ -64,7 +64,7 @@ class Ipc:
             self.linked = readers
             return
         places = len(members) // readers[0].world_size
-        waiter.wait([Call(member, member.host.apply.remote(unlink)) for member in members], deadline, WHAT)
+        waiter.wait(self.actor.apply(unlink), deadline, WHAT)
         sources = [members[reader.rank * places] for reader in readers]
         ports = waiter.wait([Call(member, member.host.apply.remote(listen)) for member in sources], deadline, WHAT)
         calls = [
