@@ -1,4 +1,4 @@
-"""Code outside of CoreRL, in which an error was raised: a file that a config names, or another distribution's plugin."""
+"""Code outside of CoreRL that raised an error: a file that a config names, or the plugin of another distribution."""
 
 import traceback
 
