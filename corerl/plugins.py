@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import os
 import re
 import time
@@ -189,6 +190,10 @@ class Plugins:
             defined_here = getattr(vars(module).get(name), "__module__", None) == module.__name__
             if defined_here and self._manager.parse_hookimpl_opts(module, name) is None:
                 raise PluginError(f"the function {name} is not marked with @hookimpl")
+            known = getattr(self.hook, name).spec.argnames
+            for each in inspect.signature(vars(module)[name]).parameters.values() if defined_here else ():
+                if each.name not in known and each.default is each.empty:
+                    raise PluginError(f"{name} takes '{each.name}', and the hook gives {', '.join(known) or 'nothing'}")
         self._manager.register(module, name=record.name)
         for caller in self._manager.get_hookcallers(module) or ():
             optional = all(implementation.optionalhook for implementation in caller.get_hookimpls())
@@ -230,6 +235,8 @@ class Plugins:
 
     def _missing_hint(self, kind: str, name: str) -> str:
         """The possible source of an unknown name: a plugin that is not installed, disabled or broken; else ''."""
+        if name.endswith(".py"):
+            return f": of a file, the function is named, too: {name}:FUNCTION"
         distribution = known_names(kind).get(name)
         if distribution is None:
             if self._untrusted:

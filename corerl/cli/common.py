@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from corerl.contracts.checks import CheckedOptions
-from corerl.errors import RequestError
+from corerl.errors import PluginError, RequestError
 from corerl.plugins import Plugins, load_plugins
 from corerl.secrets import plain_secrets
 
@@ -116,6 +116,8 @@ def read_train_values(
     preset: Mapping[str, Any] = {}
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
+        if not isinstance(preset, Mapping):
+            raise PluginError(f"preset '{values['preset']}' returned {preset!r}, and must return a mapping of sections")
     aliases, read_aliases = plugins.config_aliases(), plugins.hook.read_config
     known = read_aliases(file=file, overrides=overrides, preset=preset, aliases=aliases) if aliases else None
     values = read(TrainConfig, file, overrides, preset) if known is None else known

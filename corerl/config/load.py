@@ -109,6 +109,7 @@ def _parsed(text: str, parse: Callable[[], Any], key: str, file: Path | None = N
         content = OmegaConf.to_container(parse(), resolve=False)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        problem += ": indent by spaces, not by tabs" if "cannot start any token" in problem and "\t" in text else ""
         mark = getattr(error, "problem_mark", None)
         if file:
             place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

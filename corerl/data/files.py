@@ -56,7 +56,9 @@ def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequenc
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is of a column's name
         reason = str(error).splitlines()[0]
-        raise DataError(f"{file}: truncated, damaged or not a parquet file, write it again ({reason})") from error
+        raise DataError(
+            f"{file}: truncated, damaged or not a parquet file, write it again or by `corerl prepare` ({reason})"
+        ) from error
     if table.num_rows == 0:
         raise DataError(f"{file}: has 0 rows")
     return table

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages, Turns
 from corerl.contracts.experience import Experience
+from corerl.errors import RunError
 
 
 def estimate(
@@ -30,7 +31,7 @@ def estimate(
     if batch.values is not None:
         batch.values.masked_fill_(~batch.response_mask, 0.0)
     if batch.episode_ids is None:
-        return estimator(_inputs(batch, components, rollout_weights, turns, lambda column: column))
+        return _estimated(estimator, _inputs(batch, components, rollout_weights, turns, lambda column: column))
     assert turns is not None
     tokens = _tokens_of_episodes(batch, turns.ids)
     real = tokens >= 0
@@ -40,7 +41,7 @@ def estimate(
 
     ids = torch.where(real, turns.ids.flatten()[tokens], -1)
     inputs = _inputs(batch, components, rollout_weights, turns._replace(ids=ids), of_episodes)
-    estimated = estimator(inputs)
+    estimated = _estimated(estimator, inputs)
 
     def of_rows(column: Tensor) -> Tensor:
         rows = torch.zeros(batch.response_mask.shape, dtype=column.dtype)
@@ -48,6 +49,25 @@ def estimate(
         return rows
 
     return Advantages(of_rows(estimated.advantages), of_rows(estimated.returns))
+
+
+def _estimated(estimator: AdvantageEstimator, inputs: AdvantageInputs) -> Advantages:
+    """The estimator's result.
+
+    Raises:
+        RunError: it has another type or shape.
+    """
+    estimated, wanted = estimator(inputs), tuple(inputs.rewards.shape)
+    if not isinstance(estimated, Advantages):
+        raise RunError(
+            f"an advantage estimator returned {type(estimated).__name__}, not Advantages(advantages, returns)"
+        )
+    if any(column.shape != wanted for column in estimated):
+        shapes = " and ".join(str(tuple(column.shape)) for column in estimated)
+        raise RunError(
+            f"an advantage estimator returned shapes {shapes}, not {wanted}: a number for each response token"
+        )
+    return estimated
 
 
 def _tokens_of_episodes(batch: Experience, turn_ids: Tensor) -> Tensor:

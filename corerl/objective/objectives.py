@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.kl_types import KLType
-from corerl.contracts.losses import masked_mean
+from corerl.contracts.losses import LossOutput, Mean, masked_mean
 from corerl.contracts.objective import LossTerm, ObjectiveOutput
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
 from corerl.contracts.token_outputs import OfLogits, Output, TokenOutputs, Wanted
@@ -47,7 +47,7 @@ class PolicyObjective:
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
         log_probs = outputs.log_probs
         assert log_probs is not None and batch.old_log_probs is not None and batch.advantages is not None
-        output = self.policy_loss(policy_loss_inputs(log_probs, batch, outputs.of_logits))
+        output = _checked(self.policy_loss(policy_loss_inputs(log_probs, batch, outputs.of_logits)))
         terms = output.terms if batch.rollout_weights is None else output.terms * batch.rollout_weights
         loss = pg_loss = _weighted(terms, batch)
         parts = {"pg_loss": pg_loss.detach()}
@@ -64,6 +64,8 @@ class PolicyObjective:
         for term in self.terms:
             further = _weighted(term(outputs, batch), batch)
             loss, parts[term.name] = loss + term.coefficient * further, further.detach()
+        if log_probs.requires_grad and not loss.requires_grad:
+            raise RunError("a loss gave terms without a gradient: it must compute them from inputs.log_probs")
         metrics = {
             **output.metrics,
             "ppo_kl": masked_mean(batch.old_log_probs - log_probs.detach(), batch.response_mask),
@@ -80,7 +82,8 @@ class ValueObjective:
 
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
         assert outputs.values is not None and batch.values is not None and batch.returns is not None
-        output = self.value_loss(ValueLossInputs(outputs.values, batch.values, batch.returns, batch.response_mask))
+        inputs = ValueLossInputs(outputs.values, batch.values, batch.returns, batch.response_mask)
+        output = _checked(self.value_loss(inputs))
         loss = _weighted(output.terms, batch)
         predicted = masked_mean(outputs.values.detach(), batch.response_mask)
         return ObjectiveOutput(loss, {"vf_loss": loss.detach()}, {**output.metrics, "vpred_mean": predicted})
@@ -101,6 +104,16 @@ def policy_loss_inputs(
         selected=batch.selected,
         of_logits=of_logits,
     )
+
+
+def _checked(output: LossOutput) -> LossOutput:
+    if not isinstance(output, LossOutput) or not all(isinstance(mean, Mean) for mean in output.metrics.values()):
+        given = {name: type(mean).__name__ for name, mean in getattr(output, "metrics", {}).items()}
+        raise RunError(
+            f"a loss returned {type(output).__name__}{f' with metrics {given}' if given else ''}: it must return "
+            "LossOutput(terms, metrics), with metrics of type Mean"
+        )
+    return output
 
 
 def _weighted(terms: Tensor, batch: Experience) -> Tensor:

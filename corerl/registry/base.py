@@ -99,22 +99,48 @@ class Entry(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Selected(Generic[T]):
-    """An entry with the options of a config."""
+    """An entry with the options of a config; ``contract`` as of its registry, None for a target without a check."""
 
     entry: Entry[T]
     options: Any = None
+    contract: type | str | None = None
 
     def load(self) -> T:
         """Import the target, and bind options as the keyword ``options``.
 
         The result for an ``async`` function is called without ``await`` (:mod:`corerl.registry.coroutines`).
+
+        Raises:
+            PluginError: the import failed, or the target does not take the arguments of its contract.
         """
-        return typing.cast(T, self._bind(self.entry.load()))
+        target = self.entry.load()
+        self._check_call(target)
+        return typing.cast(T, self._bind(target))
 
     def load_fact(self, name: str) -> Any:
         """Import a fact that is code, with the same options; None without the fact."""
         code = self.entry.load_fact(name)
         return None if code is None else self._bind(code)
+
+    def _check_call(self, target: Any) -> None:
+        name = f"{self.entry.kind} '{self.entry.name}'"
+        if not callable(target):
+            raise PluginError(f"{name} is {target!r}, and must be a function or a class")
+        method = vars(loaded(self.contract) or object).get("__call__")
+        try:
+            taken = inspect.signature(target)
+        except ValueError:  # built into the interpreter, without a signature
+            return
+        given = list(inspect.signature(method).parameters.values())[1:] if method else []
+        places = [each.name for each in given if each.kind is not each.KEYWORD_ONLY]
+        keywords = [each.name for each in given if each.kind is each.KEYWORD_ONLY]
+        keywords += [] if self.options is None else ["options"]
+        try:
+            taken.bind(*places, **dict.fromkeys(keywords))
+        except TypeError as error:
+            if method:
+                takes, called = ", ".join(taken.parameters), ", ".join([*places, *(f"{each}=…" for each in keywords)])
+                raise PluginError(f"{name} takes ({takes}), and is called with ({called}): {error}") from None
 
     def _bind(self, target: Any) -> Any:
         bound = target if self.options is None else functools.partial(target, options=self.options)
@@ -260,7 +286,9 @@ class Registry(Generic[T]):
             case {"name": str(name), **options}:
                 named = {str(option): value for option, value in options.items()}
                 return self.select_named(name, named, name_key=key, options_key=key)
-        raise ConfigError(key, f"must be the name of a {self.kind}, or a mapping with 'name' and its options")
+        raise ConfigError(
+            key, f"must be the name of a {self.kind}, or a mapping with 'name' and its options, not {value!r}"
+        )
 
     def select_named(self, name: str, options: Mapping[str, Any], *, name_key: str, options_key: str) -> Selected[T]:
         """As :meth:`select`, for a name and options under two keys."""
@@ -278,16 +306,25 @@ class Registry(Generic[T]):
         if declared is None:
             if options:
                 raise ConfigError(f"{key}.{next(iter(options))}", f"{self.kind} '{entry.name}' has no options")
-            return Selected(entry)
+            return self._selected(entry)
         built: Any = typed.build(declared, options, key)
         if isinstance(built, CompositeOptions):
             built.resolve(self.select, key)
-        return Selected(entry, built)
+        return self._selected(entry, built)
+
+    def _selected(self, entry: Entry[T], options: Any = None) -> Selected[T]:
+        selected = Selected(entry, options, self.declared_contract)
+        if entry.target == entry.name:  # named directly: imported already
+            selected.load()
+        return selected
 
     def _ad_hoc(self, name: str) -> Entry[T]:
         """An entry for an object named directly; the annotation of its parameter ``options`` gives its options."""
         entry = self.entry(name, name, Owner(name.rpartition(":")[0]))
-        options = _options_annotation(entry.load())
+        try:
+            options = _options_annotation(entry.load())
+        except NameError as error:
+            raise PluginError(f"{self.kind} '{name}': the annotation of its parameter 'options': {error}") from error
         if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
             raise PluginError(f"{self.kind} '{name}': its parameter 'options' must be annotated with a dataclass")
         return dataclasses.replace(entry, options=options)

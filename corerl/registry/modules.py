@@ -21,6 +21,9 @@ def load_object(reference: str) -> Any:
         ImportError, AttributeError, FileNotFoundError: as the import of the module raises them.
     """
     path, _, attribute = reference.rpartition(":")
+    file = Path(f"{path}.py")
+    if not path.endswith(".py") and ("/" in path or (file.is_file() and importlib.util.find_spec(path) is None)):
+        raise ImportError(f"a file is named with its ending: {'' if '/' in path else './'}{file}:{attribute}")
     with uncollected():
         module = load_file(path) if path.endswith(".py") else importlib.import_module(path)
     try:
@@ -51,7 +54,9 @@ def load_file(path: str) -> ModuleType:
     """Import a Python file outside packages, once in a process."""
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise FileNotFoundError(f"no file {path}")
+        raise FileNotFoundError(f"no file {path} (looked for {file})")
+    if file.suffix != ".py":
+        raise ImportError(f"{path} is no Python file (*.py)")
     import hashlib
 
     name = f"corerl_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"

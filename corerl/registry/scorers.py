@@ -51,15 +51,10 @@ def load_scorer(selected: "Selected[Scorer]", timeout: float) -> Scorer:
     scorer = timed(selected, timeout).load()
     try:
         signature = inspect.signature(scorer.func if isinstance(scorer, blocking) else scorer)
-        signature.bind(*ARGUMENTS)
-        misplaced = [name for name, place in zip(signature.parameters, ARGUMENTS, strict=False) if name != place]
-        if not set(misplaced) & set(ARGUMENTS):
-            return scorer
     except ValueError:  # built into the interpreter, without a signature
         return scorer
-    except TypeError:
-        pass
+    misplaced = [name for name, place in zip(signature.parameters, ARGUMENTS, strict=False) if name != place]
+    if not set(misplaced) & set(ARGUMENTS):
+        return scorer
     taken = ", ".join(name for name in signature.parameters if name != "options")
-    raise PluginError(
-        f"scorer '{selected.entry.name}' takes ({taken}), and scorers are called with ({', '.join(ARGUMENTS)})"
-    )
+    raise PluginError(f"scorer '{selected.entry.name}' takes ({taken}), and is called with ({', '.join(ARGUMENTS)})")

@@ -99,16 +99,17 @@ def test_the_help_imports_plugin_modules_and_no_parts_options_or_contracts() -> 
     assert own - {""} <= {"plugin", "sources", "optimizers", "optimizers.contract"}
 
 
-def test_scoring_and_inspecting_import_no_torch(tmp_path: Path) -> None:
+def test_scoring_inspecting_and_refusing_import_no_torch(tmp_path: Path) -> None:
     pytest.importorskip("corerl_rewards")
     row = {"data_source": "openai/gsm8k", "response": "#### 4", "prompt": [{"role": "user", "content": "2 + 2 = ?"}]}
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({**row, "reward_model": {"ground_truth": "4"}}))
     commands = [["score", str(file)], ["eval", str(file)], ["data", "inspect", str(file), "--strict"]]
+    commands += [["tiny-model", "--out", str(tmp_path / "model"), "--corpus", "nowhere.parquet"]]
     program = f"import sys; from corerl.cli.main import run; print([run(each) for each in {commands}], *sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     codes, modules = done.stdout.splitlines()[-1].split("]")
-    assert codes == "[0, 0, 0"
+    assert codes == "[0, 0, 0, 2"
     assert {"torch", "transformers", "ray"} & set(modules.split()) == set()
 
 

@@ -92,6 +92,10 @@ def test_an_override_into_a_scalar_is_an_error() -> None:
 
 BAD_FILES = {
     "a tab": ("a: 1\n\tb: 2\n", r"c.yaml, line 2, column 1: not valid YAML: found a tab character"),
+    "a tab before a bracket": (
+        "model:\n  path: x\nactor:\n\t{strategy: y}\n",
+        "c.yaml, line 4, column 1: .* cannot start any token: indent by spaces, not by tabs",
+    ),
     "an open bracket": ("model:\n  path: [x\n", r"c.yaml, line 3, column 1: not valid YAML: did not find"),
     "a key twice": ("model:\n  path: x\n  path: y\n", r"c.yaml, line 3, column 3: not valid YAML: found dupl"),
     "a list": ("- 1\n", r"c.yaml: must be a mapping of sections such as 'model:', not a list"),

@@ -176,3 +176,30 @@ def test_an_estimator_gets_the_scores_parts_and_values_of_trained_tokens_alone(s
     assert inputs.greedy_scores.tolist() == [3.0, 4.0]
     assert inputs.group_ids.tolist() == [0, 1]
     assert inputs.components["format"].tolist() == [0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda inputs: None, r"a loss returned NoneType: it must return LossOutput\(terms, metrics\)"),
+        (lambda inputs: -inputs.log_probs, "a loss returned Tensor: it must return LossOutput"),
+        (
+            lambda inputs: LossOutput(-inputs.log_probs, {"x": 3.0}),
+            "a loss returned LossOutput with metrics {'x': 'float'}: .* metrics of type Mean",
+        ),
+        (lambda inputs: LossOutput(-inputs.log_probs.detach()), "terms without a gradient: .* from inputs.log_probs"),
+    ],
+)
+def test_a_loss_that_returns_something_else_is_an_error(loss, message):
+    log_probs = torch.zeros(2, 2, requires_grad=True)
+    with pytest.raises(RunError, match=message):
+        PolicyObjective(policy_loss=loss)(TokenOutputs(log_probs), batch())
+
+
+def test_an_estimator_that_returns_something_else_is_an_error():
+    experience = batch()
+    experience.rewards = torch.zeros(2, 2)
+    with pytest.raises(RunError, match=r"returned Tensor, not Advantages\(advantages, returns\)"):
+        estimate(lambda inputs: inputs.rewards, experience, {}, None)
+    with pytest.raises(RunError, match=r"returned shapes \(2, 2\) and \(2,\), not \(2, 2\): a number for each"):
+        estimate(lambda inputs: Advantages(inputs.rewards, inputs.rewards.sum(1)), experience, {}, None)

@@ -132,6 +132,11 @@ def test_two_overrides_of_one_name_clash(make_distribution: MakeDistribution) ->
         Plugins().registries.scorers.get("trivia")
 
 
+def test_a_file_without_the_name_of_its_function_is_answered_with_the_form() -> None:
+    with pytest.raises(UnknownNameError, match=r"'./mine\.py': of a file, .*: ./mine\.py:FUNCTION; known"):
+        Plugins().registries.scorers.get("./mine.py")
+
+
 def test_an_unknown_name_is_answered_with_the_nearest_one(make_distribution: MakeDistribution) -> None:
     make_distribution("acme", "1.0", scorer("trivia"))
     with pytest.raises(UnknownNameError, match=r"unknown scorer 'trivai' \(did you mean 'trivia'\?\); known: trivia"):
@@ -176,7 +181,7 @@ BROKEN = {
     ),
     "an argument that the hook does not have": (
         "from corerl import hookimpl\n@hookimpl\ndef register_scorers(registry): pass",
-        r"PluginValidationError: .*'registry'.* declared in the hookimpl but can not be found",
+        "register_scorers takes 'registry', and the hook gives register",
     ),
     "a forgotten mark": (
         "def register_scorers(register): pass",

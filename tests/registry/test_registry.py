@@ -32,6 +32,10 @@ def score(response: str, ground_truth: str, data_source: str, extra_info: Any, *
     return options.weight * (response == ground_truth)
 
 
+def bare(response: str, ground_truth: str, data_source: str, extra_info: Any) -> float:
+    return 0.25
+
+
 def scorers(*entries: tuple[str, type | None]) -> Registry[Any]:
     registry: Registry[Any] = Registry("scorer", Scorer, "reward.scorer")
     for name, options in entries:
@@ -63,7 +67,9 @@ def test_a_mapping_selects_with_its_options() -> None:
 
 
 def test_without_options_the_target_is_loaded_as_it_is() -> None:
-    assert scorers(("exact", None)).select("exact").load() is score
+    registry: Registry[Any] = Registry("scorer", Scorer, "reward.scorer")
+    registry.add(Entry[Any]("scorer", "bare", bare, Owner("acme", "1.0")))
+    assert registry.select("bare").load() is bare
 
 
 @pytest.mark.parametrize(
@@ -94,8 +100,9 @@ class MadeOfOthers:
 
 
 def test_options_that_name_further_entries_are_resolved() -> None:
-    registry = scorers(("exact", None), ("both", MadeOfOthers))
-    assert registry.select({"name": "both", "parts": ["exact"]}).options.loaded == [score]
+    registry = scorers(("exact", Options), ("both", MadeOfOthers))
+    [part] = registry.select({"name": "both", "parts": ["exact"]}).options.loaded
+    assert part.func is score
     with pytest.raises(UnknownNameError, match=r"reward.scorer.parts\[0\]: unknown scorer 'exakt'"):
         registry.select({"name": "both", "parts": ["exakt"]})
 
@@ -157,7 +164,7 @@ def bare(response, ground_truth, data_source, extra_info):
 
 
 class Callable:
-    def __init__(self, *, options: Options):
+    def __init__(self, response, ground_truth, data_source, extra_info, *, options: Options):
         self.bonus = options.bonus
 
 
@@ -183,11 +190,45 @@ def test_options_of_an_object_named_directly_are_those_of_its_annotation(user_fi
     registry = scorers()
     assert registry.select(f"{user_file}:with_options").load()("", "", "", {}) == 0.5
     assert registry.select({"name": f"{user_file}:with_options", "bonus": 2}).load()("", "", "", {}) == 2.0
-    assert registry.select({"name": f"{user_file}:Callable", "bonus": 3}).load()().bonus == 3.0
+    assert registry.select({"name": f"{user_file}:Callable", "bonus": 3}).load()(*"abcd").bonus == 3.0
     with pytest.raises(ConfigError, match=r"reward.scorer.bonsu: unknown key; did you mean reward.scorer.bonus\?"):
         registry.select({"name": f"{user_file}:with_options", "bonsu": 2})
     with pytest.raises(ConfigError, match="has no options"):
         registry.select({"name": f"{user_file}:bare", "bonus": 2})
+
+
+WRONG_FILE = """
+number = 3
+
+def three(response, ground_truth, data_source): ...
+
+def options_first(options, response, ground_truth, data_source, extra_info): ...
+
+def no_such_options(response, ground_truth, data_source, extra_info, *, options: "Opshuns"): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("wrong.py:number", "is 3, and must be a function or a class"),
+        (
+            "wrong.py:three",
+            r"takes \(response, ground_truth, data_source\), and is called with \(response, .*extra_info\)",
+        ),
+        ("wrong.py:options_first", r"takes \(options, .*missing a required argument: 'extra_info'"),
+        ("wrong.py:no_such_options", "the annotation of its parameter 'options': name 'Opshuns' is not defined"),
+        ("./wrong:three", r"a file is named with its ending: wrong\.py:three"),
+        ("wrong:three", r"a file is named with its ending: \./wrong\.py:three"),
+    ],
+)
+def test_an_object_that_cannot_be_called_is_refused_when_a_config_names_it(
+    reference: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.py").write_text(WRONG_FILE)
+    with pytest.raises(PluginError, match=message):
+        scorers().select(reference)
 
 
 def test_a_relative_file_is_looked_up_from_the_working_directory(

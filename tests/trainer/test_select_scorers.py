@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from corerl.contracts.scorers import Scorer
 from corerl.errors import ConfigError, DataError, NameClashError, PluginError
 from corerl.registry import Entry, Owner, Registries, Selected
 from corerl.registry.scorers import load_scorer
@@ -84,7 +85,7 @@ def test_a_key_that_is_known_but_not_in_this_data_is_none():
 
 
 def selected(function):
-    return Selected(Entry("scorer", "mine", function, Owner("acme", "1"), "x"))
+    return Selected(Entry("scorer", "mine", function, Owner("acme", "1"), "x"), contract=Scorer)
 
 
 async def asynchronous(data_source, response, ground_truth, extra_info): ...
@@ -104,8 +105,8 @@ async def asynchronous(data_source, response, ground_truth, extra_info): ...
 def test_a_scorer_with_other_arguments_is_refused_before_it_compares_the_wrong_texts(function, taken):
     with pytest.raises(PluginError) as caught:
         load_scorer(selected(function), 30.0)
-    assert str(caught.value) == (
-        f"scorer 'mine' takes ({taken}), and scorers are called with (response, ground_truth, data_source, extra_info)"
+    assert str(caught.value).startswith(
+        f"scorer 'mine' takes ({taken}), and is called with (response, ground_truth, data_source, extra_info)"
     )
 
 

@@ -92,6 +92,18 @@ def test_weights_that_are_cut_off_are_one_line(tmp_path):
         load_causal_lm(model, device="cpu", dtype=torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden_act": "nosuch"}, "cannot be loaded: config.json has an unknown value or a wrong number: 'nosuch'"),
+        ({"intermediate_size": -1}, "cannot be loaded: config.json: .* negative dimension"),
+    ],
+)
+def test_a_wrong_value_of_the_config_is_one_line(tmp_path, values, message):
+    with pytest.raises(ModelError, match=message):
+        load_causal_lm(small(tmp_path, **values), device="cpu", dtype=torch.float32)
+
+
 def test_an_attention_whose_package_is_missing_is_one_line():
     if importlib.util.find_spec("flash_attn") is not None:
         pytest.skip("flash_attn is installed")

@@ -153,6 +153,18 @@ def test_a_missing_chat_template_names_the_key_that_sets_one(folder: Path, tmp_p
     assert tokenizer.render([{"role": "user", "content": "hi"}], PLACE, add_generation_prompt=True) == "hi:"
 
 
+def test_an_empty_chat_template_is_an_error(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("\n")
+    with pytest.raises(ModelError, match=r"is empty; name another with model\.chat_template"):
+        load(folder).unheeded_end_of_turn()
+
+
+def test_an_error_of_two_lines_is_told_whole(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": "64"}))
+    with pytest.raises(ModelError, match=r"Validation error for field 'hidden_size': .* expected int"):
+        load(folder)
+
+
 def test_a_chat_template_file_that_is_not_there_is_an_error_of_its_key(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.chat_template: cannot read the Jinja file nowhere\.jinja"):
         load(folder, chat_template="nowhere.jinja")

@@ -37,11 +37,8 @@ def tiny_model(**arguments: Any) -> None:
     It holds a config, weights, a byte-level BPE tokenizer trained on the texts of --corpus, and a chat template. The
     same arguments give the same bytes.
     """
-    from transformers.utils.logging import disable_progress_bar
-
     from corerl_hf.tiny_model_folder import TinyModel, write_tiny_model
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]
     out, force = arguments.pop("out"), arguments.pop("force")
     written = write_tiny_model(out, TinyModel(**arguments), force=force)
     echo(f"{out}: {written.parameters:,} parameters, {written.vocab_size} tokens in the vocabulary")

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from typing import TYPE_CHECKING, NamedTuple
 
 from corerl.errors import RequestError
 from corerl.files import atomic_path, require_writable
 from corerl_hf.tiny_tokenizer import read_texts, train_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,13 @@ def write_tiny_model(out: Path, wanted: TinyModel, *, force: bool) -> Written:
         )
     if wanted.heads % wanted.kv_heads:
         raise RequestError(f"--kv-heads {wanted.kv_heads} must divide --heads {wanted.heads}")
-    tokenizer = train_tokenizer(read_texts(wanted.corpus), wanted.vocab_size, wanted.max_positions, tools=wanted.tools)
+    texts = read_texts(wanted.corpus)
+    import torch  # transformers takes seconds: after what may be wrong
+    from transformers import Qwen2ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    tokenizer = train_tokenizer(texts, wanted.vocab_size, wanted.max_positions, tools=wanted.tools)
     config = _config(wanted, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(wanted.seed)
@@ -75,7 +81,9 @@ def write_tiny_model(out: Path, wanted: TinyModel, *, force: bool) -> Written:
     return Written(model.num_parameters(), len(tokenizer))
 
 
-def _config(wanted: TinyModel, tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
+def _config(wanted: TinyModel, tokenizer: "PreTrainedTokenizerBase") -> "Qwen2Config":
+    from transformers import Qwen2Config
+
     return Qwen2Config(
         architectures=["Qwen2ForCausalLM"],
         dtype="float32",
@@ -95,8 +103,10 @@ def _config(wanted: TinyModel, tokenizer: PreTrainedTokenizerBase) -> Qwen2Confi
     )
 
 
-def _generation_config(config: Qwen2Config) -> GenerationConfig:
+def _generation_config(config: "Qwen2Config") -> "GenerationConfig":
     """As for Qwen's chat models: both the end of a turn and the end of a text stop the generation."""
+    from transformers import GenerationConfig
+
     return GenerationConfig(  # type: ignore[no-untyped-call]
         pad_token_id=config.pad_token_id,
         eos_token_id=[config.eos_token_id, config.pad_token_id],

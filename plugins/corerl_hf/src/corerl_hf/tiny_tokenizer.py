@@ -4,14 +4,16 @@ import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from corerl.data import read_parquet
 from corerl.errors import DataError, RequestError
 from corerl_check.jsonl import read_jsonl
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TEXT_COLUMNS = ("prompt", "messages", "question", "answer", "problem", "solution", "text", "response")
 """columns of a corpus whose strings, or contents of chat messages, train the tokenizer"""
@@ -72,7 +74,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 def train_tokenizer(
     texts: Sequence[str], vocab_size: int, max_positions: int, *, tools: bool = False
-) -> PreTrainedTokenizerBase:
+) -> "PreTrainedTokenizerBase":
     """A tokenizer of at most ``vocab_size`` tokens, special ones included.
 
     The chat template is ``CHAT_TEMPLATE``, or with ``tools`` ``TOOLS_TEMPLATE``.
@@ -91,6 +93,8 @@ def train_tokenizer(
     if learned < len(alphabet):
         least = len(alphabet) + len(special)
         raise RequestError(f"--vocab-size {vocab_size} is too small for the characters of the corpus: at least {least}")
+    from transformers import Qwen2Tokenizer  # after what may be wrong
+
     learner = Qwen2Tokenizer().backend_tokenizer
     trainer = trainers.BpeTrainer(vocab_size=learned, initial_alphabet=alphabet, show_progress=False)
     learner.train_from_iterator([_CHAT_WORDS, *texts], trainer)

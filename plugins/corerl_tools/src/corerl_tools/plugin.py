@@ -156,7 +156,11 @@ def remedy(error: BaseException) -> str | None:
     from corerl_check.problems import PAGE, problem_of
 
     problem = problem_of(f"{type(error).__name__}: {error}")
-    return None if problem is None else f"{problem.remedy} (see '{problem.name}' in {PAGE})"
+    if problem is not None:
+        return f"{problem.remedy} (see '{problem.name}' in {PAGE})"
+    from corerl_tools.foreign_code import raised_there
+
+    return raised_there(error)
 
 
 @hookimpl

@@ -5,6 +5,7 @@ by expert. It adds the product to the stack in the forward pass. The wrappers ar
 pair of ``gate_up_proj``, ``experts`` that of ``down_proj``.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,6 +63,8 @@ def targets(model: ModelConfig) -> tuple[str | list[str], list[str] | None]:
 
 def wrapped(model: Any) -> dict[str, Any]:
     """peft's wrapper of each stack, by the name of the stack in the plain model."""
+    if "peft" not in sys.modules:  # whose import takes half a second
+        return {}
     from peft.tuners.lora import ParamWrapper
 
     found = ((name, module) for name, module in model.named_modules() if isinstance(module, ParamWrapper))

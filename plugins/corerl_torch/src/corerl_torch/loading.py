@@ -144,12 +144,18 @@ def as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
         reason = (str(error) or "it is cut off").splitlines()[0]
         raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
     except (OSError, ValueError, KeyError, ImportError, ArithmeticError) as error:
-        raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        unknown = (
+            "config.json has an unknown value or a wrong number: "
+            if isinstance(error, KeyError | ArithmeticError)
+            else ""
+        )
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ModelError(f"model.path: {model.path} cannot be loaded: {unknown}{reason}") from error
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         if "PytorchStreamReader" in reason:
             raise ModelError(f"model.path: the weights in {model.path} are damaged: {reason}") from error
-        if not meta:  # the machine may be the cause
+        if not meta and "negative dimension" not in reason:  # the machine may be the cause
             raise
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
 

@@ -144,6 +144,10 @@ class HFTokenizer:
             "a probe",
             add_generation_prompt=False,
         )
+        if not text.strip():
+            raise ModelError(
+                f"the chat template of {self.template_source} is empty; name another with model.chat_template"
+            )
         after = text.rpartition(probe)[2].strip()
         ends = [(token, token_id) for token, token_id in self.special_tokens.items() if after.startswith(token)]
         return next((token for token, token_id in ends if token_id not in self.stop_token_ids), None)
@@ -342,4 +346,5 @@ def _model_file(source: str, name: str) -> Path | None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    first, *others = (str(error).strip() or type(error).__name__).splitlines()
+    return f"{first} {others[0].strip()}" if first.endswith(":") and others else first

@@ -116,7 +116,8 @@ def _turns(chat: Conversation, tokenizer: ChatTokenizer, template_kwargs: Mappin
 
     text, end = render(len(messages), False), 0
     for number in chat.learned:
-        before, through = render(number, True), render(number + 1, False)
+        before = render(number, True)
+        through = text if number + 1 == len(messages) else render(number + 1, False)
         if not (text.startswith(through) and before.startswith(text[:end])):
             raise DataError(_rewritten(location, column, number, messages, tokenizer))
         if not through.startswith(before):

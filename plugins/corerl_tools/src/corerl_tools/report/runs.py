@@ -26,7 +26,9 @@ def read_records(folder: Path) -> list[Record]:
     """
     records = read_metrics(folder / "metrics.jsonl")
     if not records:
-        raise ConfigError("", f"{folder} holds no metrics.jsonl of a run")
+        inside = max(folder.glob("*/metrics.jsonl"), key=lambda file: file.stat().st_mtime, default=None)
+        near = "" if inside is None else f"; the last run in it is {inside.parent}"
+        raise ConfigError("", f"{folder} holds no metrics.jsonl of a run{near}")
     return records
 
 
