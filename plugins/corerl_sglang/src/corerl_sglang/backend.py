@@ -148,12 +148,11 @@ def check_patches(config: Any) -> None:
     Raises:
         ConfigError: SGLang would not run the tower.
     """
-    vision = getattr(config, "vision_config", None)
-    if config.model_type == "qwen2_5_vl" and vision.patch_size != PATCH:
+    side = config.vision_config.patch_size if config.model_type == "qwen2_5_vl" else PATCH
+    if side != PATCH:
         raise ConfigError(
             "rollout.name",
-            f"SGLang reads images of qwen2_5_vl in patches of {PATCH} pixels alone, and the model's have "
-            f"{vision.patch_size}: use vllm",
+            f"SGLang reads images of qwen2_5_vl in patches of {PATCH} pixels alone, and the model's have {side}: use vllm",
         )
 
 
