@@ -152,7 +152,8 @@ def check_patches(config: Any) -> None:
     if side != PATCH:
         raise ConfigError(
             "rollout.name",
-            f"SGLang reads images of qwen2_5_vl in patches of {PATCH} pixels alone, and the model's have {side}: use vllm",
+            f"SGLang reads images of qwen2_5_vl in patches of {PATCH} pixels alone, and the model's have {side}: "
+            "use vllm",
         )
 
 
