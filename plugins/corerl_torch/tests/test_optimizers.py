@@ -1,5 +1,6 @@
 """Optimizers by their formulas in float64, schedules by hand, and the rules for both."""
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from corerl.contracts.config import ModelConfig, OptimConfig, TrainConfig
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
-from corerl_torch.optimizer import build_optimizer, initial_state, restore_optimizer
+from corerl_torch.optimizer import build_optimizer, initial_state, move_state, restore_optimizer
 from corerl_torch.optimizers import eight_bit, rules
 from corerl_torch.optimizers.muon import A, B, C
+from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu, on_cpu
 from corerl_torch.schedules import build_schedule, selected_shape
 
 
@@ -160,13 +162,58 @@ def test_a_code_is_the_nearest_and_a_positive_second_moment_stays_positive(signe
 
 
 def test_the_state_before_the_first_update_has_the_names_and_shapes_of_later_ones() -> None:
-    for name in ("adamw", "adamw_8bit", "muon"):
+    for name in ("adamw", apart(1.0), "adamw_8bit", "muon"):
         model = Wide()
         optimizer = build_optimizer(model, OptimConfig(optimizer=name))
         start = {key: (value.shape, value.dtype) for key, value in initial_state(optimizer, model.weight).items()}
         with_gradients(model, 0)
         optimizer.step()
         assert start == {key: (value.shape, value.dtype) for key, value in optimizer.state[model.weight].items()}
+
+
+def apart(fraction: float) -> dict[str, Any]:
+    return {"name": "adamw", "offload_fraction": fraction}
+
+
+@pytest.mark.parametrize(("fraction", "stages"), [(0.4, False), (0.4, True), (1.0, True)])
+def test_a_part_of_adamw_on_the_cpu_has_its_bits_and_its_checkpoints(fraction: float, stages: bool) -> None:
+    models = [Model(), Model()]
+    plain, partly = (OptimConfig(lr=0.1, weight_decay=0.3, optimizer=each) for each in ("adamw", apart(fraction)))
+    optimizers = [build_optimizer(each, config) for each, config in zip(models, (plain, partly), strict=True)]
+    for seed in range(4):
+        if seed == 2:  # each goes on from the state of the other
+            stored = [copy.deepcopy(each.state_dict()) for each in optimizers]
+            optimizers = [build_optimizer(each, config) for each, config in zip(models, (plain, partly), strict=True)]
+            for optimizer, other in zip(optimizers, reversed(stored), strict=True):
+                restore_optimizer(optimizer, other)
+        assert isinstance(optimizers[1], PartlyOnCpu)
+        optimizers[1]._stages = stages
+        for model, optimizer in zip(models, optimizers, strict=True):
+            gradients = with_gradients(model, seed)
+            model.matrix.bias.grad = None if seed == 1 else model.matrix.bias.grad
+            optimizer.step()
+            kept = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+            assert all(torch.equal(each.double(), gradients[name]) for name, each in kept.items())
+    for ours, theirs in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(ours, theirs)
+        assert all(
+            torch.equal(optimizers[0].state[ours][n], optimizers[1].state[theirs][n]) for n in ("step", "exp_avg")
+        )
+
+
+def test_the_part_on_the_cpu_is_at_most_its_share_of_the_bytes_and_stays_there() -> None:
+    sizes = (6, 3, 1)
+    weights = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+    for fraction, numbers in ((0.0, []), (0.1, [2]), (0.45, [1, 2]), (0.7, [0, 2]), (1.0, [0, 1, 2])):
+        found = on_cpu(weights, fraction)
+        assert [number for number, each in enumerate(weights) if any(each is one for one in found)] == numbers
+    optimizer = PartlyOnCpu([{"params": weights}], 0.7, lr=0.1, fused=True)
+    for each in weights:
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+    move_state(optimizer, "meta")
+    on = [optimizer.state[each]["exp_avg"].device.type for each in weights]
+    assert on == ["cpu", "meta", "cpu"]
 
 
 @pytest.mark.parametrize(
@@ -211,6 +258,7 @@ def config(**optim: Any) -> TrainConfig:
     [
         ({"optimizer": "adamw_8bit"}, "fsdp", "does not share its state over ranks"),
         ({"optimizer": "muon"}, "megatron", "AdamW alone"),
+        ({"optimizer": {"name": "adamw", "offload_fraction": 0.5}}, "megatron", "use its option optimizer_offload"),
         ({"lr_warmup_steps": 3, "lr_warmup_steps_ratio": 0.1}, "torch", "set one of them to 0"),
     ],
 )

@@ -426,6 +426,23 @@ def test_the_reward_function_of_the_page_scores(tmp_path: Path) -> None:
     assert verl("so it is 4", "4", "x", {}, VerlFunctionOptions(str(file))) == 1.0
 
 
+ON_CPU = [
+    f"+actor_rollout_ref.actor.optim.override_optimizer_config.{each}"
+    for each in ("optimizer_cpu_offload=True", "optimizer_offload_fraction=0.5", "foreach=True")
+]
+
+
+def test_a_fraction_of_megatrons_optimizer_on_the_cpu_is_all_of_it_between_steps() -> None:
+    megatron = ["--config-name=ppo_megatron_trainer", "actor_rollout_ref.rollout.name=vllm"]
+    values, remarks = from_verl([*megatron, *ON_CPU])
+    assert values["actor"]["strategy"]["optimizer_offload"] is True and "optimizer" not in values["actor"].get(
+        "optim", {}
+    )
+    assert any("offload_fraction=0.5: written as optimizer_offload" in each for each in remarks)
+    values, remarks = from_verl([*megatron, *ON_CPU[1:]])
+    assert values["actor"]["strategy"] == "megatron"
+
+
 @pytest.mark.parametrize(
     ("arguments", "optim", "words"),
     [
@@ -438,6 +455,11 @@ def test_the_reward_function_of_the_page_scores(tmp_path: Path) -> None:
             "",
         ),
         (["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"], {"lr_warmup_steps_ratio": 0.1}, ""),
+        (
+            ON_CPU,
+            {"optimizer": {"name": "adamw", "offload_fraction": 0.5}},
+            "override_optimizer_config.foreach=True: a matter",
+        ),
         (["data.train_max_samples=100"], {}, "verl draws these rows at random"),
     ],
 )

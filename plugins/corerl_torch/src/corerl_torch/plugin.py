@@ -47,7 +47,7 @@ def add_kinds(add: "Callable[[Kind], None]") -> None:
 @hookimpl
 def register_optimizers(register: "Register[OptimizerFactory]") -> None:
     options, folder = "corerl_torch.optimizers.options", "corerl_torch.optimizers"
-    register("adamw", f"{folder}.adamw:adamw", summary="AdamW, fused (1711.05101)")
+    register("adamw", f"{folder}.adamw:adamw", options=f"{options}:AdamWOptions", summary="AdamW, fused (1711.05101)")
     register(
         "adamw_8bit",
         f"{folder}.eight_bit:adamw_8bit",

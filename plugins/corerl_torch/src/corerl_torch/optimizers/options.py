@@ -6,6 +6,19 @@ from corerl import option
 
 
 @dataclass(frozen=True)
+class AdamWOptions:
+    """Options of ``adamw``."""
+
+    offload_fraction: float = option(
+        0.0,
+        "share of the weights, by bytes, whose moments are on the CPU, which steps them while the device steps the "
+        "others; not megatron",
+        ge=0,
+        le=1,
+    )
+
+
+@dataclass(frozen=True)
 class MuonOptions:
     """Options of ``muon``."""
 
