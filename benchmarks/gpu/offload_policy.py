@@ -1,11 +1,11 @@
-"""Updates without offload, with that between calls, with parts of AdamW on the CPU, and with FSDP2's policy.
+"""Updates without offload, with that between calls, parts of AdamW on the CPU, moments of 8 bits, and FSDP2's policy.
 
     python benchmarks/gpu/offload_policy.py
 
 Strategy ``fsdp`` on one GPU, random weights of Qwen2.5-0.5B's shape in bf16, micro-batches of 16,384 tokens, recomputed
 layers. Peak memory is that of the third update; ``at rest`` is the memory after it; ``forward GiB`` the peak of a pass
 for log-probs of a frozen model (the reference) with the same option. The norms must agree to 0.1%: attention kernels
-round differently in each run. About 70 s (``--shape qwen2.5-1.5b``: 140 s); ``--only`` takes some rows.
+round differently in each run. About 80 s (``--shape qwen2.5-1.5b``: 160 s); ``--only`` takes some rows.
 ``--device cpu``: a tiny model on one gloo rank.
 """
 
@@ -37,10 +37,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "between calls": {"param_offload": True, "optimizer_offload": True},
     "AdamW 50%": {},
     "AdamW 100%": {},
+    "8 bits": {},
     "policy": {"offload_policy": True},
 }
-ON_CPU = {"AdamW 50%": 0.5, "AdamW 100%": 1.0}
-"""``offload_fraction`` of AdamW"""
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "AdamW 50%": {"name": "adamw", "offload_fraction": 0.5},
+    "AdamW 100%": {"name": "adamw", "offload_fraction": 1.0},
+    "8 bits": {"name": "adamw_8bit"},
+}
+"""of all others: AdamW"""
 
 
 def gib(of_peak: bool) -> float:
@@ -64,7 +69,7 @@ def measure(name: str, folder: str, device: str, rows: int) -> dict[str, object]
     if device == "cpu":
         spec = replace(spec, model=ModelConfig(folder, enable_gradient_checkpointing=True), device="cpu")
     assert spec.optim is not None
-    spec.optim.optimizer = {"name": "adamw", "offload_fraction": ON_CPU.get(name, 0.0)}
+    spec.optim.optimizer = OPTIMIZERS.get(name, "adamw")
     options = FsdpOptions(share_prefixes=False, **VARIANTS[name])
     strategy, batch = FsdpStrategy(spec, options), random_batch(rows)
     batch.input_ids %= 256 if device == "cpu" else 150000

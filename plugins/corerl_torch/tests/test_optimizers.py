@@ -15,6 +15,7 @@ from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl_torch.optimizer import build_optimizer, initial_state, move_state, restore_optimizer
 from corerl_torch.optimizers import eight_bit, rules
+from corerl_torch.optimizers.contract import StoresState
 from corerl_torch.optimizers.muon import A, B, C
 from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu, on_cpu
 from corerl_torch.schedules import build_schedule, selected_shape
@@ -140,6 +141,23 @@ def test_a_state_of_8_bits_goes_on_bit_for_bit() -> None:
     assert_resumes("adamw_8bit", Wide)
 
 
+def test_moments_of_8_bits_are_stored_as_those_of_adamw_and_taken_back_as_the_same_codes() -> None:
+    model = Wide()
+    optimizer = build_optimizer(model, OptimConfig(lr=1e-3, optimizer="adamw_8bit"))
+    for seed in range(3):
+        with_gradients(model, seed)
+        optimizer.step()
+    assert isinstance(optimizer, StoresState)
+    for parameter in model.parameters():
+        before = {name: value.clone() for name, value in optimizer.state[parameter].items()}
+        stored = optimizer.stored(parameter)
+        assert all(stored[name].shape == parameter.shape for name in ("exp_avg", "exp_avg_sq"))
+        optimizer.state[parameter] = {"step": before["step"]}
+        optimizer.take(parameter, stored)
+        assert before.keys() == optimizer.state[parameter].keys()
+        assert all(torch.equal(value, optimizer.state[parameter][name]) for name, value in before.items())
+
+
 @pytest.mark.parametrize("signed", [True, False])
 def test_a_code_is_the_nearest_and_a_positive_second_moment_stays_positive(signed: bool) -> None:
     table = eight_bit.codes(signed)
@@ -256,19 +274,25 @@ def config(**optim: Any) -> TrainConfig:
 @pytest.mark.parametrize(
     ("optim", "strategy", "words"),
     [
-        ({"optimizer": "adamw_8bit"}, "fsdp", "does not share its state over ranks"),
         ({"optimizer": "muon"}, "megatron", "AdamW alone"),
         ({"optimizer": {"name": "adamw", "offload_fraction": 0.5}}, "megatron", "use its option optimizer_offload"),
         ({"lr_warmup_steps": 3, "lr_warmup_steps_ratio": 0.1}, "torch", "set one of them to 0"),
     ],
 )
-def test_what_a_strategy_cannot_use_is_refused(optim: dict[str, Any], strategy: str, words: str) -> None:
+def test_what_a_strategy_cannot_use_is_refused(
+    optim: dict[str, Any], strategy: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, registries = config(**optim), load_plugins().registries
     made.actor.strategy = strategy
     [error] = rules.violations(made, resolve_parts(made, registries))
     assert words in str(error)
     made.actor.strategy, made.actor.optim = "fsdp", OptimConfig(optimizer="muon")
-    assert list(rules.violations(made, resolve_parts(made, registries))) == []
+    parts = resolve_parts(made, registries)
+    assert list(rules.violations(made, parts)) == []
+    facts = registries.optimizers.select("muon", "key").entry.facts
+    monkeypatch.setitem(vars(facts), "sharded", False)
+    [error] = rules.violations(made, parts)
+    assert "does not share its state over ranks" in str(error)
 
 
 def test_unknown_names_and_options_are_refused_with_the_rest_of_the_config() -> None:

@@ -448,7 +448,8 @@ def test_a_fraction_of_megatrons_optimizer_on_the_cpu_is_all_of_it_between_steps
     [
         (["actor_rollout_ref.actor.optim.optimizer=AdamW"], {}, ""),
         (["actor_rollout_ref.actor.optim.optimizer=Muon"], {"optimizer": "muon"}, ""),
-        (["actor_rollout_ref.actor.optim.optimizer=AdamW8bit"], {}, "written as adamw"),
+        (["actor_rollout_ref.actor.optim.optimizer=AdamW8bit"], {"optimizer": "adamw_8bit"}, ""),
+        (["actor_rollout_ref.actor.optim.optimizer=SGD"], {}, "written as adamw"),
         (
             [f"actor_rollout_ref.actor.optim.{each}" for each in ("lr_scheduler_type=cosine", "num_cycles=1.5")],
             {"lr_scheduler_type": {"name": "cosine", "num_cycles": 1.5}},

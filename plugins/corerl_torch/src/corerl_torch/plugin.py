@@ -52,8 +52,7 @@ def register_optimizers(register: "Register[OptimizerFactory]") -> None:
         "adamw_8bit",
         f"{folder}.eight_bit:adamw_8bit",
         options=f"{options}:EightBitOptions",
-        sharded=False,
-        summary="AdamW with moments of 8 bits, 2 bytes a weight (2110.02861); strategy torch",
+        summary="AdamW with moments of 8 bits, 2 bytes a weight (2110.02861)",
     )
     register(
         "muon",

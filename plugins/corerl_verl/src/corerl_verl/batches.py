@@ -10,6 +10,7 @@ _COUNTS_STEPS = (
     "above 0; written in optimizer steps"
 )
 _SAME_RESULT = "the size of micro-batches changes no result; CoreRL computes log-probs and values in those of updates"
+_OPTIMIZERS = {"muon": "muon", "dist_muon": "muon", "adamw8bit": "adamw_8bit"}
 _OF_SPEED = ("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer", "foreach", "fused")
 _SCHEDULES = ("constant", "linear", "cosine")
 
@@ -96,11 +97,14 @@ def _optimizer(conversion: Conversion, role: str) -> None:
     word = str(name).lower().lstrip("_")
     if name is None or word in ("adam", "adamw"):
         return
-    if word in ("muon", "dist_muon") and conversion.effective.engine == "fsdp":
-        conversion.values[key] = "muon"
+    if word in _OPTIMIZERS and conversion.effective.engine == "fsdp":
+        conversion.values[key] = _OPTIMIZERS[word]
+        conversion.drop(f"{role}.optim.optimizer_impl", "optimizers are CoreRL's own (docs/optimizers.md)")
     else:
         conversion.remark(
-            shown(key, name), "CoreRL has adamw, and muon for fsdp (docs/optimizers.md); written as adamw", "missing"
+            shown(key, name),
+            "CoreRL has adamw, and for fsdp muon and adamw_8bit (docs/optimizers.md); written as adamw",
+            "missing",
         )
 
 

@@ -33,3 +33,4 @@ class EightBitOptions:
     """Options of ``adamw_8bit``."""
 
     block_size: int = option(256, "numbers that share a scale", ge=16)
+    min_8bit_size: int = option(4096, "numbers of a weight, on a rank, below which its moments are in float32", ge=1)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw as adamw_step
+
+from corerl_torch.optimizers.shares import local
 
 
 def on_cpu(parameters: Iterable[Tensor], fraction: float) -> list[Tensor]:
@@ -87,7 +88,7 @@ class PartlyOnCpu(torch.optim.AdamW):
             self.state[parameters[number]] = start
 
     def _down(self, parameter: Tensor, gradient: Tensor, slot: int) -> _Staged:
-        weight, gradient = _local(parameter), _local(gradient)
+        weight, gradient = local(parameter), local(gradient)
         if not (weight.is_cuda or self._stages):
             return _Staged(weight, gradient, None)
         held, of_gradient = self._like(weight, 2 * slot), self._like(weight, 2 * slot + 1)
@@ -107,8 +108,8 @@ class PartlyOnCpu(torch.optim.AdamW):
         adamw_step(
             [staged.weight],
             [staged.gradient],
-            [_local(state["exp_avg"])],
-            [_local(state["exp_avg_sq"])],
+            [local(state["exp_avg"])],
+            [local(state["exp_avg_sq"])],
             [],
             [state["step"]],
             fused=True,
@@ -120,14 +121,14 @@ class PartlyOnCpu(torch.optim.AdamW):
             eps=group["eps"],
             maximize=False,
         )
-        weight = _local(parameter)
+        weight = local(parameter)
         if weight is not staged.weight:
             weight.copy_(staged.weight, non_blocking=True)  # before later copies into its slot, on the same stream
 
     def _like(self, weight: Tensor, number: int) -> Tensor:
         """Pinned memory of a slot, laid out as the weight."""
         if not self._slots:
-            size = max(_local(each).nbytes for each in self._parameters() if id(each) in self.apart)
+            size = max(local(each).nbytes for each in self._parameters() if id(each) in self.apart)
             self._slots = [torch.empty(size, dtype=torch.uint8, pin_memory=weight.is_cuda) for _ in range(4)]
         flat = self._slots[number][: weight.nbytes].view(weight.dtype)
         return flat.as_strided(weight.shape, weight.stride())
@@ -138,7 +139,3 @@ class PartlyOnCpu(torch.optim.AdamW):
 
 def _bytes(parameter: Tensor) -> int:
     return parameter.numel() * parameter.element_size()  # of all ranks, if they divide it
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
