@@ -327,7 +327,7 @@ class FsdpStrategy:
         limit, total = self.spec.grad_clip, torch.tensor(norm, device=self.spec.device)
         clip_gradients(self.model.parameters(), limit, total)
         lr = float(self.schedule.get_last_lr()[0])
-        if self.options.optimizer_offload:
+        if self.options.optimizer_offload or self.options.param_offload:  # a loaded state is where the weights rest
             self._move(optimizer=self.spec.device)
         self.optimizer.step()
         self.schedule.step()

@@ -1,7 +1,7 @@
 """Checkpoints of ``torch.distributed.checkpoint``: each rank writes its shares; any number of ranks can read them."""
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
 from corerl_fsdp.token_model import stored
+from corerl_torch import lora
 from corerl_torch.average import PREFIX, Average, check_average
 from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
 from corerl_torch.optimizer import check_optimizer, initial_state, set_rates
@@ -79,7 +80,7 @@ def load(
     kept = (*((f"{MODEL}.", PREFIX) if MODEL in parts else ()), f"{OPTIMIZER}.")
     fill({name: each for name, each in state.items() if name.startswith(kept)}, folder)
     if OPTIMIZER in parts and isinstance(optimizer, StoresState):
-        for weight, parameter in _trained(model):
+        for weight, parameter in lora.trained(model):
             prefix = f"{OPTIMIZER}.{weight}."
             own = {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
             optimizer.take(parameter, own)
@@ -103,17 +104,12 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer | None, average: A
     state: dict[str, Any] = {}
     for name, tensor in stored(model):
         state[f"model.{name}"] = tensor.detach()
-    if optimizer is not None:
-        for name, parameter in _trained(model):
-            found = _of_optimizer(optimizer, parameter)
-            state |= {f"optimizer.{name}.{key}": value for key, value in found.items()}
+        if optimizer is not None and isinstance(tensor, nn.Parameter):
+            for key, value in _of_optimizer(optimizer, tensor).items():
+                state[f"optimizer.{name}.{key}"] = value
     if average is not None:
         state |= {f"{PREFIX}{name}": value for name, value in average.values.items()}
     return state
-
-
-def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((name, each) for name, each in stored(model) if isinstance(each, nn.Parameter))
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
