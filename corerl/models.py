@@ -14,7 +14,7 @@ import torch
 
 from corerl.config.typed import build
 from corerl.contracts.config import ModelConfig, TrainConfig
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, ModelError
 from corerl.files import read_text, reading
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -58,23 +58,32 @@ def critic_model(config: TrainConfig) -> ModelConfig:
     return build(ModelConfig, own, "critic.model")
 
 
-def overridden(model: ModelConfig) -> ModelConfig:
+def overridden(model: ModelConfig, *, weights: bool = False) -> ModelConfig:
     """The model with ``model.override_config`` in its folder: one of links, and of a ``config.json`` with the values.
 
+    Args:
+        weights: if ``model.path`` is a hub name, download weights too, beside the small files.
+
     Raises:
-        ConfigError: ``model.path`` is no folder with a ``config.json``, which an override needs.
+        ConfigError: ``model.path`` is a folder without the ``config.json`` that an override needs.
+        ModelError: ``model.path`` is no folder, and the hub does not have it.
     """
     if not model.override_config:
         return model
-    source = Path(model.path).expanduser().absolute()
+    source = named = Path(model.path).expanduser().absolute()
+    if not source.is_dir():
+        source = _downloaded(model.path, weights=weights)
     if not (source / "config.json").is_file():
-        raise ConfigError("model.override_config", f"needs a folder with a config.json as model.path, not {model.path}")
+        raise ConfigError(
+            "model.override_config",
+            f"needs a folder with a config.json, or a hub name, as model.path, not {model.path}",
+        )
     with reading(source / "config.json"):
         config = json.loads(read_text(source / "config.json"))
-    changed = json.dumps(_merged(config, model.override_config), indent=2)
+    changed = json.dumps(merged(config, model.override_config), indent=2)
     files = sorted(file for file in source.iterdir() if file.name != "config.json")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "corerl" / "models"
-    folder = cache / hashlib.sha256(f"{files}{changed}".encode()).hexdigest()[:16] / source.name
+    folder = cache / hashlib.sha256(f"{files}{changed}".encode()).hexdigest()[:16] / named.name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent))
@@ -88,14 +97,29 @@ def overridden(model: ModelConfig) -> ModelConfig:
     return dataclasses.replace(model, path=str(folder), override_config={})
 
 
-def _merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings are merged; rope_scaling and rope_theta are in rope_parameters, if the file has them there."""
-    merged = dict(config)
+def _downloaded(name: str, *, weights: bool) -> Path:
+    """The folder of a hub name's files, downloaded unless they are in the cache."""
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py"]
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*patterns, *(["*.safetensors"] if weights else [])]))
+        if weights and not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(name, allow_patterns=[*patterns, "*.bin"]))
+    except (OSError, ValueError) as error:  # those of huggingface_hub are such errors
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"model.path: {name} is no folder here and cannot be had from the hub ({reason})") from error
+    return folder
+
+
+def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with ``changes``: mappings are merged; rope_scaling and rope_theta go into rope_parameters, if any."""
+    found = dict(config)
     for key, value in changes.items():
         if key in ("rope_scaling", "rope_theta") and isinstance(config.get("rope_parameters"), Mapping):
             value = value if key == "rope_scaling" else {key: value}
             value = {"rope_type" if name == "type" else name: each for name, each in (value or {}).items()}
             key = "rope_parameters"
-        own = merged.get(key)
-        merged[key] = _merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        own = found.get(key)
+        found[key] = merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
+    return found

@@ -1,11 +1,11 @@
-"""Updates without offload, with the offload between calls, and with FSDP2's policy: memory, seconds, gradient norm.
+"""Updates without offload, with that between calls, parts of AdamW on the CPU, moments of 8 bits, and FSDP2's policy.
 
     python benchmarks/gpu/offload_policy.py
 
 Strategy ``fsdp`` on one GPU, random weights of Qwen2.5-0.5B's shape in bf16, micro-batches of 16,384 tokens, recomputed
 layers. Peak memory is that of the third update; ``at rest`` is the memory after it; ``forward GiB`` the peak of a pass
 for log-probs of a frozen model (the reference) with the same option. The norms must agree to 0.1%: attention kernels
-round differently in each run. About 45 s (``--shape qwen2.5-1.5b``: 90 s).
+round differently in each run. About 80 s (``--shape qwen2.5-1.5b``: 160 s); ``--only`` takes some rows.
 ``--device cpu``: a tiny model on one gloo rank.
 """
 
@@ -35,8 +35,17 @@ COLUMNS = ("offload", "peak GiB", "at rest GiB", "seconds", "gradient norm", "fo
 VARIANTS: dict[str, dict[str, Any]] = {
     "none": {},
     "between calls": {"param_offload": True, "optimizer_offload": True},
+    "AdamW 50%": {},
+    "AdamW 100%": {},
+    "8 bits": {},
     "policy": {"offload_policy": True},
 }
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "AdamW 50%": {"name": "adamw", "offload_fraction": 0.5},
+    "AdamW 100%": {"name": "adamw", "offload_fraction": 1.0},
+    "8 bits": {"name": "adamw_8bit"},
+}
+"""of all others: AdamW"""
 
 
 def gib(of_peak: bool) -> float:
@@ -59,6 +68,8 @@ def measure(name: str, folder: str, device: str, rows: int) -> dict[str, object]
     spec = training(folder)
     if device == "cpu":
         spec = replace(spec, model=ModelConfig(folder, enable_gradient_checkpointing=True), device="cpu")
+    assert spec.optim is not None
+    spec.optim.optimizer = OPTIMIZERS.get(name, "adamw")
     options = FsdpOptions(share_prefixes=False, **VARIANTS[name])
     strategy, batch = FsdpStrategy(spec, options), random_batch(rows)
     batch.input_ids %= 256 if device == "cpu" else 150000
@@ -83,6 +94,7 @@ def main() -> int:
     parser.add_argument("--shape", default="qwen2.5-0.5b")
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--only", nargs="+", choices=[*VARIANTS], default=[*VARIANTS], metavar="NAME")
     arguments = parser.parse_args()
     found = []
     with tempfile.TemporaryDirectory() as made:
@@ -92,7 +104,7 @@ def main() -> int:
         else:
             published_config(arguments.shape).save_pretrained(folder)
         rows = 2 if arguments.device == "cpu" else arguments.rows
-        for name in VARIANTS:
+        for name in arguments.only:
             found.append(measure(name, str(folder), arguments.device, rows))
             print(json.dumps(found[-1]), flush=True)
             gc.collect()

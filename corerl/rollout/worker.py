@@ -57,7 +57,7 @@ class RolloutWorker:
             strategy = plugins.registries.training_strategies.select(config.actor.strategy, "actor.strategy").entry
             is_adapter = are_sent(config, strategy.facts, backend.entry.facts)
             rollout = dataclasses.replace(rollout, lora="adapter" if is_adapter else "merged")
-        self._start = functools.partial(backend.load(), overridden(config.model), rollout, device=device)
+        self._start = functools.partial(backend.load(), overridden(config.model, weights=True), rollout, device=device)
         self.backend, self._is_closed = self._start(), False
 
     def is_starting(self) -> bool:

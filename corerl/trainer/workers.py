@@ -217,7 +217,7 @@ class CriticWorker(TrainedWorker):
         parts, critic = parts_of(config), config.critic
         assert parts.critic_strategy is not None and parts.value_loss is not None
         spec = _spec(config, critic.path, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu)
-        model = overridden(critic_model(config))
+        model = overridden(critic_model(config), weights=True)
         spec = replace(spec, model=model, head="value", temperature=1.0, total_steps=total_updates)
         self.strategy = parts.critic_strategy.load()(replace(spec, optim=critic.optim, grad_clip=critic.grad_clip))
         self.objective = ValueObjective(parts.value_loss.load())
@@ -246,7 +246,7 @@ def _spec(
     if actor.use_dynamic_bsz:
         limit = MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
     return StrategySpec(
-        model=overridden(config.model if path is None else replace(config.model, path=path)),
+        model=overridden(config.model if path is None else replace(config.model, path=path), weights=True),
         device=resolve_device(actor.device),
         micro_batching=limit,
         temperature=config.rollout.temperature,

@@ -114,11 +114,15 @@ def test_offload_changes_no_number(worlds, model_dirs, tmp_path):
     plain = worlds[2].run(**job, fsdp={"shard_gradients": True})[0]["weights"]
     offloaded = worlds[2].run(**job, fsdp={"offload_policy": True}, save=str(tmp_path))
     does_nothing = {"shard_gradients": True, "param_offload": True, "optimizer_offload": True}  # on the CPU
-    for each in (*offloaded, *worlds[2].run(**job, fsdp=does_nothing)):
+    apart = {"optimizer": {"name": "adamw", "offload_fraction": 0.5}}
+    partly = worlds[2].run(**job, optim=apart, fsdp={"shard_gradients": True}, save=str(tmp_path / "partly"))
+    for each in (*offloaded, *partly, *worlds[2].run(**job, fsdp=does_nothing)):
         assert_same(each["weights"], plain)
     if EVERY:
         on = [worlds[2].run(**job, fsdp={"offload_policy": each}, load=str(tmp_path)) for each in (True, False)]
         assert_same(on[0][0]["weights"], on[1][0]["weights"], atol=1e-6)
+        exchanged = [worlds[2].run(**job, optim=one, fsdp={}, load=str(tmp_path / "partly")) for one in ({}, apart)]
+        assert_same(exchanged[0][0]["weights"], exchanged[1][0]["weights"])
 
 
 @pytest.mark.parametrize(("row", "rows"), [(1, [[], [0]]), (5, [[], [2]]), (6, [[3], []])])

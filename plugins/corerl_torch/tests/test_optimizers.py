@@ -1,5 +1,6 @@
 """Optimizers by their formulas in float64, schedules by hand, and the rules for both."""
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from corerl.contracts.config import ModelConfig, OptimConfig, TrainConfig
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
-from corerl_torch.optimizer import build_optimizer, initial_state, restore_optimizer
+from corerl_torch.optimizer import build_optimizer, initial_state, move_state, restore_optimizer
 from corerl_torch.optimizers import eight_bit, rules
+from corerl_torch.optimizers.contract import StoresState
 from corerl_torch.optimizers.muon import A, B, C
+from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu, on_cpu
 from corerl_torch.schedules import build_schedule, selected_shape
 
 
@@ -138,6 +141,23 @@ def test_a_state_of_8_bits_goes_on_bit_for_bit() -> None:
     assert_resumes("adamw_8bit", Wide)
 
 
+def test_moments_of_8_bits_are_stored_as_those_of_adamw_and_taken_back_as_the_same_codes() -> None:
+    model = Wide()
+    optimizer = build_optimizer(model, OptimConfig(lr=1e-3, optimizer="adamw_8bit"))
+    for seed in range(3):
+        with_gradients(model, seed)
+        optimizer.step()
+    assert isinstance(optimizer, StoresState)
+    for parameter in model.parameters():
+        before = {name: value.clone() for name, value in optimizer.state[parameter].items()}
+        stored = optimizer.stored(parameter)
+        assert all(stored[name].shape == parameter.shape for name in ("exp_avg", "exp_avg_sq"))
+        optimizer.state[parameter] = {"step": before["step"]}
+        optimizer.take(parameter, stored)
+        assert before.keys() == optimizer.state[parameter].keys()
+        assert all(torch.equal(value, optimizer.state[parameter][name]) for name, value in before.items())
+
+
 @pytest.mark.parametrize("signed", [True, False])
 def test_a_code_is_the_nearest_and_a_positive_second_moment_stays_positive(signed: bool) -> None:
     table = eight_bit.codes(signed)
@@ -160,13 +180,58 @@ def test_a_code_is_the_nearest_and_a_positive_second_moment_stays_positive(signe
 
 
 def test_the_state_before_the_first_update_has_the_names_and_shapes_of_later_ones() -> None:
-    for name in ("adamw", "adamw_8bit", "muon"):
+    for name in ("adamw", apart(1.0), "adamw_8bit", "muon"):
         model = Wide()
         optimizer = build_optimizer(model, OptimConfig(optimizer=name))
         start = {key: (value.shape, value.dtype) for key, value in initial_state(optimizer, model.weight).items()}
         with_gradients(model, 0)
         optimizer.step()
         assert start == {key: (value.shape, value.dtype) for key, value in optimizer.state[model.weight].items()}
+
+
+def apart(fraction: float) -> dict[str, Any]:
+    return {"name": "adamw", "offload_fraction": fraction}
+
+
+@pytest.mark.parametrize(("fraction", "stages"), [(0.4, False), (0.4, True), (1.0, True)])
+def test_a_part_of_adamw_on_the_cpu_has_its_bits_and_its_checkpoints(fraction: float, stages: bool) -> None:
+    models = [Model(), Model()]
+    plain, partly = (OptimConfig(lr=0.1, weight_decay=0.3, optimizer=each) for each in ("adamw", apart(fraction)))
+    optimizers = [build_optimizer(each, config) for each, config in zip(models, (plain, partly), strict=True)]
+    for seed in range(4):
+        if seed == 2:  # each goes on from the state of the other
+            stored = [copy.deepcopy(each.state_dict()) for each in optimizers]
+            optimizers = [build_optimizer(each, config) for each, config in zip(models, (plain, partly), strict=True)]
+            for optimizer, other in zip(optimizers, reversed(stored), strict=True):
+                restore_optimizer(optimizer, other)
+        assert isinstance(optimizers[1], PartlyOnCpu)
+        optimizers[1]._stages = stages
+        for model, optimizer in zip(models, optimizers, strict=True):
+            gradients = with_gradients(model, seed)
+            model.matrix.bias.grad = None if seed == 1 else model.matrix.bias.grad
+            optimizer.step()
+            kept = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+            assert all(torch.equal(each.double(), gradients[name]) for name, each in kept.items())
+    for ours, theirs in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(ours, theirs)
+        assert all(
+            torch.equal(optimizers[0].state[ours][n], optimizers[1].state[theirs][n]) for n in ("step", "exp_avg")
+        )
+
+
+def test_the_part_on_the_cpu_is_at_most_its_share_of_the_bytes_and_stays_there() -> None:
+    sizes = (6, 3, 1)
+    weights = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+    for fraction, numbers in ((0.0, []), (0.1, [2]), (0.45, [1, 2]), (0.7, [0, 2]), (1.0, [0, 1, 2])):
+        found = on_cpu(weights, fraction)
+        assert [number for number, each in enumerate(weights) if any(each is one for one in found)] == numbers
+    optimizer = PartlyOnCpu([{"params": weights}], 0.7, lr=0.1, fused=True)
+    for each in weights:
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+    move_state(optimizer, "meta")
+    on = [optimizer.state[each]["exp_avg"].device.type for each in weights]
+    assert on == ["cpu", "meta", "cpu"]
 
 
 @pytest.mark.parametrize(
@@ -209,18 +274,25 @@ def config(**optim: Any) -> TrainConfig:
 @pytest.mark.parametrize(
     ("optim", "strategy", "words"),
     [
-        ({"optimizer": "adamw_8bit"}, "fsdp", "does not share its state over ranks"),
         ({"optimizer": "muon"}, "megatron", "AdamW alone"),
+        ({"optimizer": {"name": "adamw", "offload_fraction": 0.5}}, "megatron", "use its option optimizer_offload"),
         ({"lr_warmup_steps": 3, "lr_warmup_steps_ratio": 0.1}, "torch", "set one of them to 0"),
     ],
 )
-def test_what_a_strategy_cannot_use_is_refused(optim: dict[str, Any], strategy: str, words: str) -> None:
+def test_what_a_strategy_cannot_use_is_refused(
+    optim: dict[str, Any], strategy: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, registries = config(**optim), load_plugins().registries
     made.actor.strategy = strategy
     [error] = rules.violations(made, resolve_parts(made, registries))
     assert words in str(error)
     made.actor.strategy, made.actor.optim = "fsdp", OptimConfig(optimizer="muon")
-    assert list(rules.violations(made, resolve_parts(made, registries))) == []
+    parts = resolve_parts(made, registries)
+    assert list(rules.violations(made, parts)) == []
+    facts = registries.optimizers.select("muon", "key").entry.facts
+    monkeypatch.setitem(vars(facts), "sharded", False)
+    [error] = rules.violations(made, parts)
+    assert "does not share its state over ranks" in str(error)
 
 
 def test_unknown_names_and_options_are_refused_with_the_rest_of_the_config() -> None:

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from corerl.cli.common import violations as violations_of
 from corerl.cli.main import run
 from corerl.config.load import load
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.data import load_tokenizer
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, ModelError
 from corerl.models import overridden
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_testing.tiny_model import tiny_model
+from corerl_tools.check.run import _overrides
 from corerl_torch.loading import load_causal_lm
 from corerl_torch.overrides import differences, violations
 
@@ -69,8 +71,41 @@ def test_its_folder_is_made_once_of_links_and_anew_if_a_value_changes(tmp_path: 
     (folder / "config.json").write_text('{"rope_scaling": null, "rope_theta": 3.0}')
     old = overridden(ModelConfig(str(folder), override_config={"rope_scaling": YARN}))
     assert json.loads((Path(old.path) / "config.json").read_text()) == {"rope_scaling": YARN, "rope_theta": 3.0}
-    with pytest.raises(ConfigError, match=r"needs a folder with a config\.json as model\.path, not some/model"):
-        overridden(ModelConfig("some/model", override_config=CHANGES))
+    with pytest.raises(ConfigError, match=rf"needs a folder with a config\.json, or a hub name, .* not {tmp_path}"):
+        overridden(ModelConfig(str(tmp_path), override_config=CHANGES))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of downloaded models has some/model; the hub is not asked."""
+    commit = "0" * 40
+    kept = tmp_path / "hub" / "models--some--model"
+    shutil.copytree(tiny_model(), kept / "snapshots" / commit)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_hub_name_is_overridden_where_it_is_loaded_and_checked_if_it_is_here() -> None:
+    given = [ModelConfig(path, override_config=CHANGES) for path in ("some/model", str(tiny_model()))]
+    folder = Path(overridden(given[0], weights=True).path)
+    assert folder.name == "model" and json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 32
+    ids = torch.arange(40, 64)[None]
+    ours, theirs = (load_causal_lm(each, device="cpu", dtype=torch.float32)(ids).logits for each in given)
+    assert torch.equal(ours, theirs)
+    assert differences(given[0]) == differences(given[1])
+    wrong = {"max_position_embedings": 9}
+    [error] = violations(ModelConfig("some/model", override_config=wrong))
+    assert "did you mean" in str(error)
+    missing = ModelConfig("some/other", override_config=wrong)
+    assert list(violations(missing)) == [] and differences(missing) is None
+    with pytest.raises(ModelError, match=r"some/other is no folder here and cannot be had from the hub"):
+        overridden(missing, weights=True)
+    config = TrainConfig(missing)
+    [found] = _overrides(config)
+    assert "could not be compared with the config.json of some/other" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -426,18 +426,41 @@ def test_the_reward_function_of_the_page_scores(tmp_path: Path) -> None:
     assert verl("so it is 4", "4", "x", {}, VerlFunctionOptions(str(file))) == 1.0
 
 
+ON_CPU = [
+    f"+actor_rollout_ref.actor.optim.override_optimizer_config.{each}"
+    for each in ("optimizer_cpu_offload=True", "optimizer_offload_fraction=0.5", "foreach=True")
+]
+
+
+def test_a_fraction_of_megatrons_optimizer_on_the_cpu_is_all_of_it_between_steps() -> None:
+    megatron = ["--config-name=ppo_megatron_trainer", "actor_rollout_ref.rollout.name=vllm"]
+    values, remarks = from_verl([*megatron, *ON_CPU])
+    assert values["actor"]["strategy"]["optimizer_offload"] is True and "optimizer" not in values["actor"].get(
+        "optim", {}
+    )
+    assert any("offload_fraction=0.5: written as optimizer_offload" in each for each in remarks)
+    values, remarks = from_verl([*megatron, *ON_CPU[1:]])
+    assert values["actor"]["strategy"] == "megatron"
+
+
 @pytest.mark.parametrize(
     ("arguments", "optim", "words"),
     [
         (["actor_rollout_ref.actor.optim.optimizer=AdamW"], {}, ""),
         (["actor_rollout_ref.actor.optim.optimizer=Muon"], {"optimizer": "muon"}, ""),
-        (["actor_rollout_ref.actor.optim.optimizer=AdamW8bit"], {}, "written as adamw"),
+        (["actor_rollout_ref.actor.optim.optimizer=AdamW8bit"], {"optimizer": "adamw_8bit"}, ""),
+        (["actor_rollout_ref.actor.optim.optimizer=SGD"], {}, "written as adamw"),
         (
             [f"actor_rollout_ref.actor.optim.{each}" for each in ("lr_scheduler_type=cosine", "num_cycles=1.5")],
             {"lr_scheduler_type": {"name": "cosine", "num_cycles": 1.5}},
             "",
         ),
         (["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"], {"lr_warmup_steps_ratio": 0.1}, ""),
+        (
+            ON_CPU,
+            {"optimizer": {"name": "adamw", "offload_fraction": 0.5}},
+            "override_optimizer_config.foreach=True: a matter",
+        ),
         (["data.train_max_samples=100"], {}, "verl draws these rows at random"),
     ],
 )

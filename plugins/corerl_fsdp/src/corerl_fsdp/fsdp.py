@@ -36,7 +36,7 @@ from corerl_torch.experts.parallel import expert_group
 from corerl_torch.loading import model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.micro_batches import lockstep_micro_batches
-from corerl_torch.optimizer import build_optimizer, clip_gradients, gradient_norm
+from corerl_torch.optimizer import build_optimizer, clip_gradients, gradient_norm, move_state
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.schedules import build_schedule
@@ -327,7 +327,7 @@ class FsdpStrategy:
         limit, total = self.spec.grad_clip, torch.tensor(norm, device=self.spec.device)
         clip_gradients(self.model.parameters(), limit, total)
         lr = float(self.schedule.get_last_lr()[0])
-        if self.options.optimizer_offload:
+        if self.options.optimizer_offload or self.options.param_offload:  # a loaded state is where the weights rest
             self._move(optimizer=self.spec.device)
         self.optimizer.step()
         self.schedule.step()
@@ -368,10 +368,7 @@ class FsdpStrategy:
                 self.average.to(weights)
             self.device = weights
         if optimizer is not None and self.spec.optim is not None:
-            for state in self.optimizer.state.values():
-                for name, value in state.items():
-                    if isinstance(value, Tensor):
-                        state[name] = value.to(optimizer)
+            move_state(self.optimizer, optimizer)
         if "cpu" in (weights, optimizer):
             torch.cuda.empty_cache()
 

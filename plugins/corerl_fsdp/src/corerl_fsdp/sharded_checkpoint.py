@@ -14,9 +14,11 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from corerl.files import read_text, reading_file
 from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
 from corerl_fsdp.token_model import stored
+from corerl_torch import lora
 from corerl_torch.average import PREFIX, Average, check_average
 from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
 from corerl_torch.optimizer import check_optimizer, initial_state, set_rates
+from corerl_torch.optimizers.contract import StoresState
 from corerl_torch.schedules import restore_schedule
 
 SCHEDULE = "schedule.json"
@@ -77,6 +79,11 @@ def load(
     state = _state(model, optimizer if OPTIMIZER in parts else None, average)
     kept = (*((f"{MODEL}.", PREFIX) if MODEL in parts else ()), f"{OPTIMIZER}.")
     fill({name: each for name, each in state.items() if name.startswith(kept)}, folder)
+    if OPTIMIZER in parts and isinstance(optimizer, StoresState):
+        for weight, parameter in lora.trained(model):
+            prefix = f"{OPTIMIZER}.{weight}."
+            own = {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
+            optimizer.take(parameter, own)
     if EXTRA in parts:
         with reading_file(folder / SCHEDULE) as file:
             restore_schedule(schedule, json.loads(read_text(file)))
@@ -91,7 +98,9 @@ class _OneCopy(BlockingAsyncStager):
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer | None, average: Average | None) -> dict[str, Any]:
-    """Trained weights, the optimizer's state and the average by name: the tensors themselves, which loading fills."""
+    """Trained weights, the optimizer's state and the average by name: the tensors themselves, which loading fills, and
+    for :class:`StoresState` copies.
+    """
     state: dict[str, Any] = {}
     for name, tensor in stored(model):
         state[f"model.{name}"] = tensor.detach()
@@ -105,6 +114,8 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer | None, average: A
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     """The optimizer state of one parameter; before the first step, an initial state."""
+    if isinstance(optimizer, StoresState):
+        return optimizer.stored(parameter)
     state: dict[str, Tensor] = optimizer.state[parameter]
     if not state:
         state.update(initial_state(optimizer, parameter))

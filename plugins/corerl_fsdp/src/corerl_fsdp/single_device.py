@@ -30,7 +30,7 @@ from corerl_torch.loading import load_model, model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.media import freeze_tower
 from corerl_torch.micro_batches import micro_batches
-from corerl_torch.optimizer import build_optimizer, check_optimizer, restore_optimizer, set_rates
+from corerl_torch.optimizer import build_optimizer, check_optimizer, move_state, restore_optimizer, set_rates
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.schedules import build_schedule, restore_schedule
@@ -195,7 +195,7 @@ class SingleDeviceStrategy:
         if contents.EXTRA in parts:
             self.loss_scale.load(folder)
         with reading_file(folder / "optimizer.pt") as file:
-            state = torch.load(file, map_location=self.spec.device, weights_only=True)
+            state = torch.load(file, map_location="cpu", weights_only=True)  # the optimizer moves its parts
             if contents.OPTIMIZER in parts:
                 restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"])
             if contents.EXTRA in parts:
@@ -275,10 +275,7 @@ class SingleDeviceStrategy:
         if self.average is not None:
             self.average.to(device)
         if self.spec.optim is not None:
-            for state in self.optimizer.state.values():
-                for name, value in state.items():
-                    if isinstance(value, Tensor):
-                        state[name] = value.to(device)
+            move_state(self.optimizer, device)
         if device == "cpu" and self.spec.device == "cuda":
             torch.cuda.empty_cache()
 

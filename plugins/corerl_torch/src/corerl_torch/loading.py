@@ -101,7 +101,7 @@ def describe(model: ModelConfig, head: Head) -> Described:
 
     if not sys.stderr.isatty():
         disable_progress_bar()  # type: ignore[no-untyped-call]
-    model = overridden(model)
+    model = overridden(model, weights=True)
     local = Path(model.path).expanduser().is_dir()
     path = str(Path(model.path).expanduser()) if local else model.path
     options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}

@@ -16,6 +16,7 @@ from corerl.plugins import load_plugins
 from corerl.registry import Registry, Selected
 from corerl_torch.optimizers.adamw import adamw
 from corerl_torch.optimizers.contract import KEY, OptimizerFactory, StartsState
+from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu
 from corerl_torch.schedules import is_alike
 
 
@@ -108,6 +109,15 @@ def initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[s
 def _is_known(optimizer: torch.optim.Optimizer) -> bool:
     """Whether :func:`initial_state` knows its state."""
     return isinstance(optimizer, torch.optim.AdamW | StartsState)
+
+
+def move_state(optimizer: torch.optim.Optimizer, device: str) -> None:
+    """Move the state to a device; the part that the optimizer itself keeps on the CPU stays there."""
+    apart = optimizer.apart if isinstance(optimizer, PartlyOnCpu) else ()
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and id(parameter) not in apart:
+                state[name] = value.to(device)
 
 
 def check_optimizer(folder: Path, stored: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """``model.override_config``: keys of the model's family, and the differences that they make."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from corerl.config.nearest_keys import remedy
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError, ModelError
 from corerl.files import read_text, reading
-from corerl.models import critic_model, overridden
+from corerl.models import critic_model, merged, overridden
 
 KEY = "model.override_config"
 
 _ROPE = ("rope_scaling", "rope_theta", "rope_parameters")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _OTHERS = {"attn_implementation": "model.attn_implementation", "torch_dtype": "model.dtype", "dtype": "model.dtype"}
 
 
@@ -30,12 +32,16 @@ def of_run(config: TrainConfig, *, has_critic: bool) -> Iterator[ConfigError | M
 
 
 def violations(model: ModelConfig) -> Iterator[ConfigError | ModelError]:
-    """An error for each key that the model's family does not have, or that another key of the config sets."""
-    if not model.override_config:
-        return
+    """An error for each key that the model's family does not have, or that another key of the config sets.
+
+    Nothing is downloaded: the keys of a hub name whose config is not here are not known.
+    """
     try:
-        config = _config(model.path)
-        overridden(model)
+        config = _config(model.path) if model.override_config else None
+        if config is None:
+            return
+        if Path(model.path).expanduser().is_dir():
+            overridden(model)
     except (ConfigError, ModelError) as error:
         yield error
         return
@@ -52,17 +58,28 @@ def violations(model: ModelConfig) -> Iterator[ConfigError | ModelError]:
             yield ConfigError(f"{KEY}.{name}", f"{family}; {remedy(name, names)}")
 
 
-def differences(model: ModelConfig) -> list[str]:
-    """``key: value of the file -> value in effect``."""
-    before, after = (dict(_flat(_config(each.path))) for each in (model, overridden(model)))
+def differences(model: ModelConfig) -> list[str] | None:
+    """``key: value of the file -> value in effect``; None if the config of a hub name is not here."""
+    config = _config(model.path)
+    if config is None:
+        return None
+    before, after = dict(_flat(config)), dict(_flat(merged(config, model.override_config)))
     names = sorted(name for name in before | after if before.get(name) != after.get(name))
     return [f"{name}: {json.dumps(before.get(name))} -> {json.dumps(after.get(name))}" for name in names]
 
 
-def _config(path: str) -> dict[str, Any]:
-    file = Path(path).expanduser() / "config.json"
+def _config(path: str) -> dict[str, Any] | None:
+    folder = Path(path).expanduser()
+    file = folder / "config.json"
+    if not folder.exists() and _HUB_NAME.fullmatch(path):
+        from huggingface_hub import try_to_load_from_cache
+
+        kept = try_to_load_from_cache(path, "config.json")
+        if not isinstance(kept, str):
+            return None
+        file = Path(kept)
     if not file.is_file():
-        raise ConfigError(KEY, f"needs a folder with a config.json as model.path, not {path}")
+        raise ConfigError(KEY, f"needs a folder with a config.json, or a hub name, as model.path, not {path}")
     with reading(file):
         found: dict[str, Any] = json.loads(read_text(file))
     return found

@@ -47,13 +47,12 @@ def add_kinds(add: "Callable[[Kind], None]") -> None:
 @hookimpl
 def register_optimizers(register: "Register[OptimizerFactory]") -> None:
     options, folder = "corerl_torch.optimizers.options", "corerl_torch.optimizers"
-    register("adamw", f"{folder}.adamw:adamw", summary="AdamW, fused (1711.05101)")
+    register("adamw", f"{folder}.adamw:adamw", options=f"{options}:AdamWOptions", summary="AdamW, fused (1711.05101)")
     register(
         "adamw_8bit",
         f"{folder}.eight_bit:adamw_8bit",
         options=f"{options}:EightBitOptions",
-        sharded=False,
-        summary="AdamW with moments of 8 bits, 2 bytes a weight (2110.02861); strategy torch",
+        summary="AdamW with moments of 8 bits, 2 bytes a weight (2110.02861)",
     )
     register(
         "muon",

@@ -114,11 +114,6 @@ class ModelWeights:
             layer.scaling[lora.ADAPTER] = factor
 
 
-def local(parameter: Tensor) -> Tensor:
-    """The part of a sharded tensor on this rank; other tensors as they are."""
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
-
-
 def as_part(own: Tensor, parameter: Tensor) -> Tensor:
     """This rank's part as a part of a whole of the parameter's shape, if the parameter is sharded."""
     if not isinstance(parameter, DTensor):

@@ -10,6 +10,8 @@ _COUNTS_STEPS = (
     "above 0; written in optimizer steps"
 )
 _SAME_RESULT = "the size of micro-batches changes no result; CoreRL computes log-probs and values in those of updates"
+_OPTIMIZERS = {"muon": "muon", "dist_muon": "muon", "adamw8bit": "adamw_8bit"}
+_OF_SPEED = ("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer", "foreach", "fused")
 _SCHEDULES = ("constant", "linear", "cosine")
 
 
@@ -83,6 +85,7 @@ def schedules(conversion: Conversion) -> None:
     """The optimizer's name, warm-up in optimizer steps, and the schedule's name."""
     for role in ("actor", "critic"):
         _optimizer(conversion, role)
+        _of_library(conversion, role)
         _warm_up(conversion, role)
         _schedule(conversion, role)
 
@@ -94,12 +97,37 @@ def _optimizer(conversion: Conversion, role: str) -> None:
     word = str(name).lower().lstrip("_")
     if name is None or word in ("adam", "adamw"):
         return
-    if word in ("muon", "dist_muon") and conversion.effective.engine == "fsdp":
-        conversion.values[key] = "muon"
+    if word in _OPTIMIZERS and conversion.effective.engine == "fsdp":
+        conversion.values[key] = _OPTIMIZERS[word]
+        conversion.drop(f"{role}.optim.optimizer_impl", "optimizers are CoreRL's own (docs/optimizers.md)")
     else:
         conversion.remark(
-            shown(key, name), "CoreRL has adamw, and muon for fsdp (docs/optimizers.md); written as adamw", "missing"
+            shown(key, name),
+            "CoreRL has adamw, and for fsdp muon and adamw_8bit (docs/optimizers.md); written as adamw",
+            "missing",
         )
+
+
+def _of_library(conversion: Conversion, role: str) -> None:
+    """megatron-core's values of AdamW: a fraction on the CPU is an option of ``adamw``, which its strategy lacks."""
+    key = f"{role}.optim.override_optimizer_config"
+    whole = conversion.take(key, {})
+    found = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(key)
+    fraction, on = found.pop("optimizer_offload_fraction", 0.0), is_true(found.pop("optimizer_cpu_offload", False))
+    if on and is_number(fraction) and fraction > 0 and (role == "actor" or conversion.has_critic):
+        if conversion.effective.engine == "fsdp":
+            conversion.values[f"{role}.optim.optimizer"] = {"name": "adamw", "offload_fraction": fraction}
+        else:
+            conversion.values[f"{role}.strategy.optimizer_offload"] = True
+            conversion.remark(
+                shown(f"{key}.optimizer_offload_fraction", fraction),
+                "written as optimizer_offload: all of the state is on the CPU between steps, and the GPU steps",
+            )
+    for name, value in found.items():
+        if name in _OF_SPEED or value in (None, False):
+            conversion.remark(shown(f"{key}.{name}", value), "a matter of memory and speed", "harmless")
+        else:
+            conversion.given[f"{key}.{name}"] = value
 
 
 def _updates(conversion: Conversion, role: str) -> int | None:

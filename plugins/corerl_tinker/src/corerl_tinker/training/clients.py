@@ -190,7 +190,7 @@ def strategy_spec(config: TrainConfig) -> StrategySpec:
     if actor.use_dynamic_bsz:
         limit = MicroBatching(max_tokens=actor.ppo_max_token_len_per_gpu)
     return StrategySpec(
-        model=overridden(config.model),
+        model=overridden(config.model, weights=True),
         device=resolve_device(actor.device),
         micro_batching=limit,
         optim=actor.optim,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from corerl_torch.stepping import TrainedWeights, as_part, local
+from corerl_torch.optimizers.shares import local
+from corerl_torch.stepping import TrainedWeights, as_part
 
 
 @dataclass(frozen=True)

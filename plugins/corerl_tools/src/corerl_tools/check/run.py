@@ -197,7 +197,9 @@ def _overrides(config: TrainConfig) -> Iterator[Finding]:
     from corerl_torch.overrides import KEY, differences, violations
 
     if config.model.override_config and not list(violations(config.model)):
-        yield finding("note", KEY, f"changes config.json: {'; '.join(differences(config.model))}")
+        changes = differences(config.model)
+        unseen = f"could not be compared with the config.json of {config.model.path}, which is not downloaded yet"
+        yield finding("note", KEY, unseen if changes is None else f"changes config.json: {'; '.join(changes)}")
 
 
 def _order(config: TrainConfig) -> Iterator[Finding]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from corerl.contracts.kinds import fact
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from torch import Tensor, nn
 
@@ -18,7 +20,9 @@ KEY = "actor.optim.optimizer"
 class OptimizerFacts:
     """Facts of an optimizer."""
 
-    sharded: bool = fact(True, "strategy fsdp can use it: its state has the shape of the weights, as DTensors")
+    sharded: bool = fact(
+        True, "strategy fsdp can use it: its state has the shape of the weights, as DTensors, or it has StoresState"
+    )
 
 
 class OptimizerFactory(Protocol):
@@ -43,4 +47,19 @@ class StartsState(Protocol):
 
     def initial_state(self, parameter: "Tensor") -> "dict[str, Tensor]":
         """The state of a weight before its first update, with the names and shapes of later ones."""
+        ...
+
+
+@runtime_checkable
+class StoresState(Protocol):
+    """An optimizer whose state of a weight on this rank cannot be read by other ranks; ``fsdp`` stores tensors instead
+    that have the shape of the weights.
+    """
+
+    def stored(self, parameter: "Tensor") -> "dict[str, Tensor]":
+        """Copies of the state as tensors of the weight's shape, divided as the weight is; scalars as they are."""
+        ...
+
+    def take(self, parameter: "Tensor", stored: "Mapping[str, Tensor]") -> None:
+        """Make tensors of :meth:`stored`, read from a checkpoint, the state."""
         ...

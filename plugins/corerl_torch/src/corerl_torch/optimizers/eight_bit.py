@@ -1,9 +1,12 @@
 """AdamW with moments of 8 bits: about 2 bytes of state for a weight, not 8.
 
-Blocks of ``block_size`` numbers share a float32 scale, their largest size. A number is one of 256 codes between -1 and
-1 (of the second moment: 0 and 1), which lie densest near 0: seven decades, the number of codes doubling in each.
-Moments are float32 during the update of their weight. A positive second moment is never rounded to 0, since the update
-divides by its root.
+Blocks of ``block_size`` numbers share a float32 scale, the number of the largest size with its sign. A number is one of
+256 codes between -1 and 1 (of the second moment: 0 and 1), which lie densest near 0: seven decades, the number of codes
+doubling in each. Moments are float32 during the update of their weight. A positive second moment is never rounded to 0,
+since the update divides by its root. If ranks divide a weight, each has blocks of its own part.
+
+Checkpoints of ``fsdp`` have the moments themselves, in float32, as those of AdamW: other ranks, with other blocks, read
+them. Encoding a block that was decoded gives its codes again, unless its scale is below 1e-38.
 
 Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization", arXiv 2110.02861, sections 2.1 and 2.2.
 """
@@ -17,6 +20,7 @@ from torch import Tensor, nn
 
 from corerl.contracts.config import OptimConfig
 from corerl_torch.optimizers.options import EightBitOptions
+from corerl_torch.optimizers.shares import local
 
 DECADES = 7
 
@@ -24,18 +28,15 @@ DECADES = 7
 def adamw_8bit(
     model: nn.Module, groups: list[dict[str, Any]], config: OptimConfig, *, options: EightBitOptions
 ) -> "AdamW8Bit":
-    """Moments of all weights in 8 bits, but those with fewer than 4096 numbers, whose state is small."""
-    return AdamW8Bit(groups, config, options.block_size)
+    """Moments of all weights in 8 bits, but those of small ones."""
+    return AdamW8Bit(groups, config, options)
 
 
 class AdamW8Bit(torch.optim.Optimizer):
     """See the module."""
 
-    SMALL = 4096
-    """weights with fewer numbers have moments in float32"""
-
-    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig, options: EightBitOptions) -> None:
+        self.options = options
         super().__init__(groups, {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps})
 
     @torch.no_grad()
@@ -49,14 +50,36 @@ class AdamW8Bit(torch.optim.Optimizer):
     def initial_state(self, parameter: Tensor) -> dict[str, Tensor]:
         """For :class:`corerl_torch.optimizers.contract.StartsState`."""
         state = {"step": torch.zeros((), dtype=torch.float32)}
-        zeros = torch.zeros_like(parameter.detach(), dtype=torch.float32)
+        zeros = torch.zeros_like(local(parameter).detach(), dtype=torch.float32)
         self._keep(state, zeros, zeros.clone())
         return state
 
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state, (beta1, beta2) = self.state[parameter], group["betas"]
+    @torch.no_grad()
+    def stored(self, parameter: Tensor) -> dict[str, Tensor]:
+        """For :class:`corerl_torch.optimizers.contract.StoresState`: in host memory."""
+        state = self._state(parameter)
+        step, moments = state["step"], _moments(local(parameter), state)
+        first, second = (torch.zeros_like(parameter.detach(), dtype=torch.float32).to("cpu") for _ in moments)
+        for whole, moment in zip((first, second), moments, strict=True):
+            local(whole).copy_(moment)
+        return {"step": step, "exp_avg": first, "exp_avg_sq": second}
+
+    @torch.no_grad()
+    def take(self, parameter: Tensor, stored: Mapping[str, Tensor]) -> None:
+        """For :class:`corerl_torch.optimizers.contract.StoresState`."""
+        device = local(parameter).device
+        first, second = (local(stored[name]).to(device) for name in ("exp_avg", "exp_avg_sq"))
+        self._keep(self._state(parameter), first, second)
+
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state.update(self.initial_state(parameter))
+        return state
+
+    def _update(self, whole: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state, (beta1, beta2) = self._state(whole), group["betas"]
+        parameter, gradient = local(whole), local(gradient)
         first, second = _moments(parameter, state)
         state["step"] += 1
         step = float(state["step"])
@@ -69,11 +92,11 @@ class AdamW8Bit(torch.optim.Optimizer):
         self._keep(state, first, second)
 
     def _keep(self, state: dict[str, Tensor], first: Tensor, second: Tensor) -> None:
-        if first.numel() < self.SMALL:
+        if first.numel() < self.options.min_8bit_size:
             state["exp_avg"], state["exp_avg_sq"] = first, second
             return
         for name, moment, signed in (("first", first, True), ("second", second, False)):
-            state[f"{name}_codes"], state[f"{name}_scales"] = encoded(moment, self.block_size, signed)
+            state[f"{name}_codes"], state[f"{name}_scales"] = encoded(moment, self.options.block_size, signed)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """torch's own method turns codes into the weights' dtype; here they keep theirs."""
@@ -100,13 +123,14 @@ def encoded(values: Tensor, block_size: int, signed: bool) -> tuple[Tensor, Tens
     """Codes, uint8 of shape (blocks, block_size), and the float32 scales (blocks,) of a tensor in float32."""
     flat = values.flatten()
     blocks = nn.functional.pad(flat, (0, -len(flat) % block_size)).view(-1, block_size)
-    scales = blocks.abs().amax(dim=1)
+    scales = blocks.gather(1, blocks.abs().argmax(dim=1, keepdim=True))
     table = codes(signed).to(values.device)
-    shares = blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+    tiny = torch.finfo(torch.float32).tiny
+    shares = blocks / torch.where(scales.abs() < tiny, tiny, scales)
     found = torch.bucketize(shares, (table[1:] + table[:-1]) / 2)
     if not signed:
         found = torch.where(blocks > 0, found.clamp(min=1), found)
-    return found.to(torch.uint8), scales
+    return found.to(torch.uint8), scales[:, 0]
 
 
 def decoded(found: Tensor, scales: Tensor, signed: bool) -> Tensor:

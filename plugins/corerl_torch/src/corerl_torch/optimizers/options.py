@@ -6,6 +6,19 @@ from corerl import option
 
 
 @dataclass(frozen=True)
+class AdamWOptions:
+    """Options of ``adamw``."""
+
+    offload_fraction: float = option(
+        0.0,
+        "share of the weights, by bytes, whose moments are on the CPU, which steps them while the device steps the "
+        "others; not megatron",
+        ge=0,
+        le=1,
+    )
+
+
+@dataclass(frozen=True)
 class MuonOptions:
     """Options of ``muon``."""
 
@@ -20,3 +33,4 @@ class EightBitOptions:
     """Options of ``adamw_8bit``."""
 
     block_size: int = option(256, "numbers that share a scale", ge=16)
+    min_8bit_size: int = option(4096, "numbers of a weight, on a rank, below which its moments are in float32", ge=1)

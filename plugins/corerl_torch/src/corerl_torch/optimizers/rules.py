@@ -37,5 +37,10 @@ def _wrong(role: str, optim: OptimConfig, strategy: Selected[Any]) -> Iterator[R
         yield ConfigError(
             key, f"'{name}' is not for megatron, which has AdamW alone: use adamw, or strategy fsdp or torch"
         )
+    elif strategy.entry.name == "megatron" and getattr(optimizer.options, "offload_fraction", False):
+        yield ConfigError(
+            f"{key}.offload_fraction",
+            "is not for megatron: use its option optimizer_offload, or strategy fsdp or torch",
+        )
     elif getattr(facts, "distributed", False) and not optimizer.entry.facts.sharded:
         yield ConfigError(key, f"'{name}' does not share its state over ranks: use adamw, or {role}.strategy=torch")
