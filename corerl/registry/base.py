@@ -126,7 +126,10 @@ class Selected(Generic[T]):
         name = f"{self.entry.kind} '{self.entry.name}'"
         if not callable(target):
             raise PluginError(f"{name} is {target!r}, and must be a function or a class")
-        method = vars(loaded(self.contract) or object).get("__call__")
+        contract = loaded(self.contract) or object
+        if coroutines.is_async(target) and contract.__name__.endswith("Factory"):
+            return  # it is what the factory would make, such as an agent
+        method = vars(contract).get("__call__")
         try:
             taken = inspect.signature(target)
         except ValueError:  # built into the interpreter, without a signature
