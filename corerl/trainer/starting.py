@@ -31,9 +31,7 @@ class Starts:
         self._futures = {name: _in_thread(name, start) for name, start in starts.items()}
         with _shown(lambda: [name for name, future in self._futures.items() if not future.done()]):
             done, _ = wait(self._futures.values(), return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        return {name: future.result() for name, future in self._futures.items()}
+        return {name: future.result() for name, future in self._futures.items() if future in done}
 
     def one_by_one(self, starts: Mapping[str, Start], beside: Mapping[str, Start] = _NONE) -> dict[str, Any]:
         """What each returns, by role.
