@@ -86,13 +86,13 @@ def test_rows_are_padded_with_one_line_and_never_sliced_or_shared(capsys: pytest
     packing._tell.cache_clear()
     one = model(cut(transformers.Qwen3NextConfig()))
     for _ in range(2):
-        assert Packing.of(one, ModelConfig("x"), "cpu", ranks=1, share_prefixes=None) == Packing(packs=False)
+        assert Packing.of(one, ModelConfig("x"), "cpu", sharing=None, share_prefixes=None) == Packing(packs=False)
     printed = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("rows of Qwen3NextForCausalLM are padded: ") for line in printed) == 1
     with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size: 2 slices packed rows, and those of Qwen3N"):
-        Packing.of(one, ModelConfig("x"), "cpu", ranks=2, share_prefixes=None)
+        Packing.of(one, ModelConfig("x"), "cpu", sharing=TWO, share_prefixes=None)
     with pytest.raises(ConfigError, match=r"share_prefixes: prefixes cannot be shared by Qwen3NextForCausalLM, whose"):
-        Packing.of(one, ModelConfig("x"), "cpu", ranks=1, share_prefixes=True)
+        Packing.of(one, ModelConfig("x"), "cpu", sharing=None, share_prefixes=True)
 
 
 def findings(tmp_path, config, options, gpus=0):
