@@ -66,6 +66,31 @@ def test_groups_of_ranks_that_do_not_go_together_are_refused_by_the_check(option
 
 
 @pytest.mark.parametrize(
+    ("options", "name", "message"),
+    [
+        ({"tensor_model_parallel_size": 3}, "tensor_model", "3 does not divide the 8 GPUs"),
+        ({"ulysses_sequence_parallel_size": 3}, "ulysses_sequence", "3 does not divide the 8 GPUs"),
+        (
+            {"context_parallel_size": 4, "ulysses_sequence_parallel_size": 2, "tensor_model_parallel_size": 2},
+            "context",
+            "4 does not divide the 8 GPUs in groups of 4",
+        ),
+        (
+            {"context_parallel_size": 2, "use_remove_padding": False},
+            "context",
+            "2 slices packed rows: it needs use_remove_padding=true",
+        ),
+    ],
+)
+def test_groups_that_share_rows_must_divide_the_gpus_and_pack(options, name, message):
+    config = TrainConfig(model=ModelConfig("m"))
+    config.runtime.n_gpus_per_node = 8
+    with pytest.raises(ConfigError) as caught:
+        FsdpOptions(**options).check("actor.strategy", config)
+    assert str(caught.value) == f"actor.strategy.{name}_parallel_size: {message}"
+
+
+@pytest.mark.parametrize(
     ("options", "reason"),
     [
         (TorchOptions(share_prefixes=True), "among padded rows (use_remove_padding=false)"),
