@@ -49,7 +49,9 @@ class ContextGroup:
         padding = chunks * length - rows.tokens
         segments = rows.filled(padding).cut(length, chunks)
         owner = torch.empty(chunks, dtype=torch.int64)
-        owner[torch.argsort(segments.work, stable=True)] = torch.tensor([*range(self.size), *reversed(range(self.size))])
+        owner[torch.argsort(segments.work, stable=True)] = torch.tensor(
+            [*range(self.size), *reversed(range(self.size))]
+        )
         by_rank = torch.argsort(owner, stable=True)  # its two chunks in order, then those of the next rank
         places = (torch.argsort(by_rank)[:, None] * length + torch.arange(length)).flatten()  # of tokens, rank by rank
         own_chunks = by_rank[2 * self.rank : 2 * self.rank + 2]

@@ -37,9 +37,7 @@ KNOWN: frozenset[str] = frozenset()
 """torch's function and its parameters, which differ between versions; loaded when a model on CUDA needs it"""
 
 
-def use(
-    model: Any, attn_implementation: str, sharing: RowGroup | None = None, *, outside_graphs: bool = False
-) -> None:
+def use(model: Any, attn_implementation: str, sharing: RowGroup | None = None, *, outside_graphs: bool = False) -> None:
     """Make a transformers model separate packed rows: by flash attention if requested, otherwise by this module.
 
     Args:

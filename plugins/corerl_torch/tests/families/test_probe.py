@@ -8,10 +8,10 @@ from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Finding, Machine
 from corerl_fsdp.options import FsdpOptions, TorchOptions
+from corerl_torch.context_parallel import ContextGroup, RowGroup
 from corerl_torch.families import packing
 from corerl_torch.families.columns import COLUMNS
 from corerl_torch.families.cut import cut
-from corerl_torch.context_parallel import ContextGroup, RowGroup
 from corerl_torch.families.packing import Packing
 from corerl_torch.families.probe import Verdict, probe
 from corerl_torch.families.table import FAMILIES, Family, unproven
