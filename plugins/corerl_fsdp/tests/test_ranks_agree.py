@@ -341,7 +341,11 @@ def test_bf16_ranks_are_near_one_device(worlds, model_dirs):
     ("together", "size", "message"),
     [
         (4, 2, "4 does not divide the 2 ranks; 1 or 2 would"),
-        (3, 3, "3 does not divide the model's 4 attention heads; 1, 2 or 4 would"),
+        (
+            3,
+            3,
+            "3 does not divide the model's 4 attention heads; 1, 2 or 4 would, and any size of context_parallel_size",
+        ),
     ],
 )
 def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, together, size, message):

@@ -149,3 +149,11 @@ def test_ulysses_divides_the_part_of_a_context_rank() -> None:
         assert torch.equal(share.layout.tokens[share.layout.positions], layout.tokens[layout.positions[share.own]])
     assert sorted(each for each in tokens if each >= 0) == sorted(layout.tokens.tolist())
     assert sorted(own) == list(range(len(layout.positions)))
+
+
+def test_positions_of_three_dimensions_are_divided_as_tokens_are() -> None:
+    layout = rows_of([9, 4])
+    threefold = layout._replace(inputs=layout.inputs | {"position_ids": layout.inputs["position_ids"].expand(3, 1, -1)})
+    for group in (ContextGroup(2, 1, None), SequenceGroup(2, 1, None)):
+        one, three = (group.slice(each).layout.inputs["position_ids"] for each in (layout, threefold))
+        assert torch.equal(three, one.expand(3, 1, -1))

@@ -318,6 +318,16 @@ class FsdpOptions(TorchOptions):
 
     def _family(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding | ConfigError]:
         yield from super()._family(key, config, machine)
+        if key == "actor.strategy" and self.ulysses_sequence_parallel_size > 1:
+            from corerl_torch.families.findings import config_of
+            from corerl_torch.sequence_parallel import check_heads
+
+            if (found := config_of(config.model)) is not None:
+                heads = found.get_text_config().num_attention_heads
+                try:
+                    check_heads(self.ulysses_sequence_parallel_size, heads, self.tensor_model_parallel_size)
+                except ConfigError as error:
+                    yield error
         if self.tensor_model_parallel_size > 1:
             from corerl_fsdp.tensor_parallel import plan_of
             from corerl_torch.families.findings import config_of

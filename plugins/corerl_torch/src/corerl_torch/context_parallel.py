@@ -22,6 +22,10 @@ from corerl_torch.sequence_parallel import SequenceGroup, Slice, gathered, ranks
 
 KEY = "actor.strategy.context_parallel_size"
 
+_NEW = hasattr(dist, "all_gather_single")  # names since torch 2.13
+ALL_GATHER: Any = getattr(dist, "all_gather_single" if _NEW else "all_gather_into_tensor")
+REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single" if _NEW else "reduce_scatter_tensor")
+
 
 @dataclass(frozen=True)
 class ContextGroup:
@@ -171,7 +175,7 @@ class _Keys(torch.autograd.Function):
         ctx.context, ctx.shape, ctx.dtype = context, own.shape, own.dtype
         ctx.save_for_backward(index)
         whole = own.new_empty(context.size * own.shape[0], own.shape[1])
-        dist.all_gather_into_tensor(whole, own.contiguous(), group=context.group)
+        ALL_GATHER(whole, own.contiguous(), group=context.group)
         return whole[:, :cut].index_select(0, index), whole[:, cut:].index_select(0, index)
 
     @staticmethod
@@ -183,7 +187,7 @@ class _Keys(torch.autograd.Function):
         for columns, gradient in ((whole[:, :cut], keys), (whole[:, cut:], values)):
             columns.index_add_(0, index, gradient.to(exact))
         own = whole.new_empty(ctx.shape)
-        dist.reduce_scatter_tensor(own, whole, group=ctx.context.group)
+        REDUCE_SCATTER(own, whole, group=ctx.context.group)
         return own.to(ctx.dtype), None, None, None
 
 
