@@ -138,7 +138,7 @@ def check_heads(size: int, heads: int, apart: int = 1) -> None:
         raise ConfigError(
             KEY,
             f"{size} does not divide the model's {heads // apart} attention heads{of_a_rank}; "
-            f"{divisors(heads // apart)} would, and any size of context_parallel_size",
+            f"{divisors(heads // apart)} would; context_parallel_size needs no heads",
         )
 
 

@@ -138,8 +138,8 @@ def test_check_says_that_rows_pack_or_why_not(tmp_path) -> None:
     error, _, heads = findings(tmp_path, transformers.Qwen3NextConfig(), FsdpOptions(ulysses_sequence_parallel_size=3))
     assert isinstance(error, ConfigError) and "3 slices packed rows, and those of 'qwen3_next' cannot be" in str(error)
     assert str(heads) == (
-        "actor.strategy.ulysses_sequence_parallel_size: 3 does not divide the model's 16 attention heads; 1, 2, 4, 8 or 16 "
-        "would, and any size of context_parallel_size"
+        "actor.strategy.ulysses_sequence_parallel_size: 3 does not divide the model's 16 attention heads; 1, 2, 4, 8 "
+        "or 16 would; context_parallel_size needs no heads"
     )
     assert findings(tmp_path, transformers.Qwen3NextConfig(), TorchOptions()) == []  # pads anyway
 
