@@ -76,7 +76,10 @@ CASES += [
         if EVERY or model[1] == (model[0] == "llama")
     ),
     *(shared(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
-    *(shared(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),
+    *(
+        shared(together, size=4, rows=rows)
+        for together, rows in (itertools.product((2, 4), (1, 3)) if EVERY else [(4, 1)])
+    ),
     *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=size == 4) for size in (2, 4)),
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "offload_policy": True}),

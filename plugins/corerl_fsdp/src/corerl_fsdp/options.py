@@ -1,7 +1,7 @@
 """Options of the training strategies; they import no torch."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -265,13 +265,21 @@ class FsdpOptions(TorchOptions):
             raise ConfigError(
                 f"{key}.offload_policy", "has no optimizer muon, which gathers matrices on the GPU: use adamw"
             )
-        gpus, together = config.runtime.nnodes * config.runtime.n_gpus_per_node, 1
-        for name in GROUPS if key == "actor.strategy" else ():
+        if key == "actor.strategy":
+            self._check_ranks(key, config)
+
+    def _check_ranks(self, key: str, config: TrainConfig) -> None:
+        """Raise ConfigError if the ranks with the same rows do not divide those of the actor."""
+        given, together = config.runtime.options.get("ranks"), 1
+        gpus = config.runtime.nnodes * config.runtime.n_gpus_per_node
+        ranks = given.get("actor") if isinstance(given, Mapping) else None
+        for name in GROUPS:
             size = getattr(self, name)
             together *= size
-            if gpus % together:
+            if (ranks or gpus) % together:
                 of = f" in groups of {together // size}" if together > size else ""
-                raise ConfigError(f"{key}.{name}", f"{size} does not divide the {gpus} GPUs{of}")
+                whose = f"{ranks} ranks of the actor" if ranks else f"{gpus} GPUs"
+                raise ConfigError(f"{key}.{name}", f"{size} does not divide the {whose}{of}")
 
     def check_groups(self, key: str, *, adapters: bool = False) -> None:
         """Raise ConfigError for a shard group of no size, and for groups and options that do not go together."""
