@@ -91,12 +91,12 @@ class _Rows(NamedTuple):
 
     Attributes:
         queries, keys: (rows + 1,) int64 bounds of their tokens and keys.
-        index: (keys,) int64, the token of each key.
+        tokens_of_keys: (keys,) int64, the token of each key.
     """
 
     queries: Tensor
     keys: Tensor
-    index: Tensor
+    tokens_of_keys: Tensor
 
     @classmethod
     def of(cls, layout: Layout) -> "_Rows":
@@ -113,7 +113,7 @@ class _Rows(NamedTuple):
         if not tokens:
             return self
         queries, keys = (torch.cat([each, each[-1:] + tokens]) for each in (self.queries, self.keys))
-        return _Rows(queries, keys, torch.cat([self.index, torch.arange(self.tokens, self.tokens + tokens)]))
+        return _Rows(queries, keys, torch.cat([self.tokens_of_keys, torch.arange(self.tokens, self.tokens + tokens)]))
 
     def cut(self, length: int, chunks: int) -> "_Segments":
         """The parts of the rows in each chunk of so many tokens."""
@@ -124,7 +124,7 @@ class _Rows(NamedTuple):
         chunk, queries = starts // length, ends - starts
         read = queries * (last - first) - queries * (queries - 1) // 2
         work = torch.zeros(chunks, dtype=torch.int64).index_add_(0, chunk, read)
-        return _Segments(chunk, queries, first, last, work, self.index)
+        return _Segments(chunk, queries, first, last, work, self.tokens_of_keys)
 
 
 class _Segments(NamedTuple):
@@ -132,9 +132,9 @@ class _Segments(NamedTuple):
 
     Attributes:
         chunk, queries: of each, the chunk and the number of tokens.
-        first, last: of each, the bounds of its keys in ``index``.
+        first, last: of each, the bounds of its keys in ``tokens_of_keys``.
         work: (chunks,), pairs of a query and a key that it reads.
-        index: (keys,) int64, the token of each key.
+        tokens_of_keys: (keys,) int64, the token of each key.
     """
 
     chunk: Tensor
@@ -142,7 +142,7 @@ class _Segments(NamedTuple):
     first: Tensor
     last: Tensor
     work: Tensor
-    index: Tensor
+    tokens_of_keys: Tensor
 
     def of_chunks(self, chunks: Tensor, places: Tensor) -> dict[str, Any]:
         """The model's inputs that tell the segments of some chunks apart.
@@ -152,7 +152,7 @@ class _Segments(NamedTuple):
         """
         mine = torch.isin(self.chunk, chunks)
         queries, bounds = self.queries[mine], zip(self.first[mine].tolist(), self.last[mine].tolist(), strict=True)
-        index = torch.cat([self.index[slice(*each)] for each in bounds])
+        index = torch.cat([self.tokens_of_keys[slice(*each)] for each in bounds])
         keys = self.last[mine] - self.first[mine]
         return {
             "cu_seq_lens_q": _bounds(queries),
@@ -227,10 +227,15 @@ class RowGroup:
         """The config key of the way to share."""
         return KEY if self.context else ULYSSES
 
+    @property
+    def groups(self) -> list[ContextGroup | SequenceGroup]:
+        """In the order in which they divide the tokens."""
+        return [each for each in (self.context, self.heads) if each is not None]
+
     def slice(self, layout: Layout) -> Shared:
         """This rank's tokens."""
         own, slices = torch.arange(len(layout.positions)), []
-        for group in filter(None, (self.context, self.heads)):
+        for group in self.groups:
             each = group.slice(layout)
             own, layout = own[each.own], each.layout
             slices.append(each)
@@ -238,8 +243,7 @@ class RowGroup:
 
     def gather(self, values: Tensor, slices: list[Slice]) -> Tensor:
         """(N, ...) of all ranks' response tokens, from this rank's; a gradient returns to this rank's only."""
-        groups = [each for each in (self.context, self.heads) if each]
-        for group, each in reversed([*zip(groups, slices, strict=True)]):
+        for group, each in reversed([*zip(self.groups, slices, strict=True)]):
             values = gathered(values, each.counts, group)
             if each.order is not None:
                 values = values.index_select(0, moved(each.order, values.device))
