@@ -112,7 +112,8 @@ def _layouts(kind: str, size: int) -> Iterator[tuple[str, FsdpOptions]]:
         yield f"hsdp {size // group} x {group}", FsdpOptions(fsdp_size=group)
     for way in SHARING if size > 1 else {}:
         if kind == way:
-            yield f"{way} {size}", FsdpOptions(**{SHARING[way]: size})
+            sizes: dict[str, Any] = {SHARING[way]: size}
+            yield f"{way} {size}", FsdpOptions(**sizes)
     for group in groups if kind == "tensor" else []:
         yield f"fsdp {group} x tensor {size // group}", FsdpOptions(tensor_model_parallel_size=size // group)
 
