@@ -1,6 +1,11 @@
-"""Layouts of strategy ``fsdp``: shards over all ranks, groups with copies (HSDP), divided matrices (tensor parallel).
+"""Layouts of strategy ``fsdp``: shards over all ranks, copies (HSDP), divided matrices (tensor), shared rows.
 
     torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py [--shape qwen2.5-7b] [--layouts fsdp hsdp tensor] [--dummy]
+    torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py --layouts fsdp ulysses context --no-files \\
+        --rows 1 --response 32640
+
+The second command: rows of 32,768 tokens that ranks share by heads or by context, beside rows that ranks do not share,
+without files; 2 GPUs, 1.5B: about 60 s.
 
 First, parity in float32: a small Qwen3 under every layout beside ``fsdp``: the largest difference of log-probs, the
 relative difference of gradient norms, the largest difference of weights after an update.
@@ -9,14 +14,15 @@ Then seconds and memory of a model of a published shape with random weights, in 
 first. ``load s`` is the time until a rank has its share from the files; ``dummy s`` with ``load_format: dummy``, if
 asked for. ``host MiB`` is the largest anonymous memory of a rank while it loads, above that before, sampled every 5 ms;
 pages of the files themselves do not count. ``bound MiB`` is a share and one tensor, the limit of host and device
-together. The update has 50 rows of 128 + 512 tokens for each rank, the same rows in all for every layout, gradient
-checkpointing on, bf16 over float32 weights. ``log-prob`` is the mean difference from the first layout's log-probs, of
-8 rows in bf16. 2 GPUs, 1.5B, two layouts: at most 70 s.
+together. The update has ``--rows`` rows of 128 + ``--response`` tokens for each rank, the same rows in all for every
+layout, gradient checkpointing on, bf16 over float32 weights. ``log-prob`` is the mean difference from the first
+layout's log-probs, of at most 8 rows in bf16. 2 GPUs, 1.5B, two layouts: at most 70 s.
 
 On a CPU: ``torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py --device cpu``, with tiny models; about 15 s.
 """
 
 import argparse
+import functools
 import gc
 import math
 import re
@@ -53,6 +59,8 @@ TINY: dict[str, Any] = {
     "num_attention_heads": 4,
     "vocab_size": 1000,
 }
+SHARING = {"ulysses": "ulysses_sequence_parallel_size", "context": "context_parallel_size"}
+KINDS = ("fsdp", "hsdp", "tensor", *SHARING)
 COLUMNS = ("load s", "host MiB", "bound MiB", "update s", "tokens/s", "peak GiB", "grad norm", "log-prob")
 
 
@@ -60,28 +68,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-1.5b")
-    parser.add_argument("--layouts", nargs="+", choices=("fsdp", "hsdp", "tensor"), default=["fsdp", "tensor"])
+    parser.add_argument("--layouts", nargs="+", choices=KINDS, default=["fsdp", "tensor"])
     parser.add_argument("--rows", type=int, default=50, help="for each rank")
+    parser.add_argument("--response", type=int, default=512, help="tokens of a response")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dummy", action="store_true", help="the seconds of load_format: dummy, too")
+    parser.add_argument("--no-files", action="store_true", help="random weights without files to write and load")
     arguments = parser.parse_args()
     mesh = ranks.join(arguments.device, 300.0)
     tiny = arguments.device == "cpu"
     rows = 4 if tiny else arguments.rows
     with tempfile.TemporaryDirectory() as own:
         folder: str = ranks.gather(own)[0]
-        ranks.on_first_rank(lambda: _write(Path(folder), _config(arguments.shape, tiny=tiny), arguments.device))
+        config = _config(arguments.shape, tiny=tiny)
+        write = config.save_pretrained if arguments.no_files else functools.partial(_write, config, arguments.device)
+        ranks.on_first_rank(lambda: write(folder))
         spec = replace(training(folder), device=arguments.device)
+        trained = spec if arguments.no_files else replace(spec, model=replace(spec.model, load_format="auto"))
         where = f"{mesh.size()} x {_device(arguments.device)}"
         chosen = {name: each for kind in arguments.layouts for name, each in _layouts(kind, mesh.size())}
         _print(_parity(spec, chosen), f"float32, {where}")
         columns = (("dummy s",) if arguments.dummy else ()) + COLUMNS
         table = Table("layout", *columns, title=f"{where}, rank with the most")
-        batch = random_batch(rows * mesh.size())
+        batch = random_batch(rows * mesh.size(), arguments.response)
         first: Tensor | None = None
         for name, options in chosen.items():
             drawn = [_timed(spec, options)[1]] if arguments.dummy else []
-            numbers, log_probs = _measure(spec, options, batch, arguments.repeats)
+            numbers, log_probs = _measure(trained, options, batch, arguments.repeats)
             first = log_probs if first is None else first
             numbers = [*drawn, *numbers, float((log_probs - first).abs().sum() / (first != 0).sum())]
             most = [max(each) for each in zip(*ranks.gather(numbers), strict=True)]
@@ -97,6 +110,10 @@ def _layouts(kind: str, size: int) -> Iterator[tuple[str, FsdpOptions]]:
         yield f"fsdp {size}", FsdpOptions()
     for group in groups if kind == "hsdp" else []:
         yield f"hsdp {size // group} x {group}", FsdpOptions(fsdp_size=group)
+    for way in SHARING if size > 1 else {}:
+        if kind == way:
+            sizes: dict[str, Any] = {SHARING[way]: size}
+            yield f"{way} {size}", FsdpOptions(**sizes)
     for group in groups if kind == "tensor" else []:
         yield f"fsdp {group} x tensor {size // group}", FsdpOptions(tensor_model_parallel_size=size // group)
 
@@ -145,8 +162,8 @@ def _own(strategy: FsdpStrategy, batch: Experience) -> Experience:
 
 
 def _log_probs(strategy: FsdpStrategy, batch: Experience) -> Tensor:
-    """(8, 512) of the first rows, by every rank."""
-    found = strategy.forward(batch.select(torch.arange(8)), {"log_probs"}).log_probs
+    """(8, T) of the first rows, or of all if they are fewer, by every rank."""
+    found = strategy.forward(batch.select(torch.arange(min(8, len(batch)))), {"log_probs"}).log_probs
     assert found is not None
     return found
 
@@ -159,18 +176,17 @@ def _device(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "CPU"
 
 
-def _write(folder: Path, config: PretrainedConfig, device: str) -> None:
+def _write(config: PretrainedConfig, device: str, folder: str) -> None:
     config.save_pretrained(folder)
-    model = load_model(ModelConfig(str(folder), load_format="dummy"), "lm", device=device, dtype=torch.bfloat16)
+    model = load_model(ModelConfig(folder, load_format="dummy"), "lm", device=device, dtype=torch.bfloat16)
     size = sum(each.numel() * each.element_size() for each in model.parameters())
     model.save_pretrained(folder, max_shard_size=size * 2 // 3)
 
 
 def _measure(spec: StrategySpec, options: FsdpOptions, batch: Experience, repeats: int) -> tuple[list[float], Tensor]:
     """The numbers of :data:`COLUMNS` but the last, of this rank, and its log-probs."""
-    files = replace(spec, model=replace(spec.model, load_format="auto"))
     with Memory() as memory:
-        strategy, loading = _timed(files, options)
+        strategy, loading = _timed(spec, options)
     if spec.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     _of_vocabulary(batch, strategy.model.config.vocab_size)

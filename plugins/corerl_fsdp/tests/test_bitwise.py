@@ -131,6 +131,8 @@ def test_other_devices_and_compiled_models_are_refused(model_dir):
         bitwise.check(ModelConfig(path="x", dtype="fp32"), "cuda")
     with pytest.raises(ConfigError, match="use_remove_padding=false on a GPU"):
         bitwise.check(ModelConfig(path="x", dtype="bf16"), "cuda", packed=False)
+    with pytest.raises(ConfigError, match="is not possible with the strategy's option context_parallel_size"):
+        bitwise.check(ModelConfig(path="x", dtype="fp32"), "cpu", sharing="actor.strategy.context_parallel_size")
     with pytest.raises(ConfigError, match="this engine or strategy on a GPU"):
         bitwise.check(ModelConfig(path="x", dtype="bf16"), "cuda", on_cuda=False)
     spec = StrategySpec(ModelConfig(path="nowhere", dtype="bf16"), "cuda", CUT)

@@ -76,8 +76,19 @@ def test_two_ranks_have_the_numbers_of_one_device(worlds, family, job):
 
 
 def test_two_ranks_share_rows(worlds, family, job):
-    results = worlds[2].run(**job, kind="agree", fsdp={"ulysses_sequence_parallel_size": 2})
-    if family.state(STATES["ulysses"]) == "refused":
+    require_shared(worlds, family, job, "ulysses", {"ulysses_sequence_parallel_size": 2})
+
+
+def test_two_ranks_share_a_context(worlds, family, job):
+    if family.model_type != "gpt_oss" and not EVERY:
+        pytest.skip("runs with CORERL_EVERY_FAMILY=1")
+    require_shared(worlds, family, job, "context", {"context_parallel_size": 2})
+
+
+def require_shared(worlds, family, job, feature, options):
+    """Ranks that share every row have the numbers of one device."""
+    results = worlds[2].run(**job, kind="agree", fsdp=options)
+    if family.state(STATES[feature]) == "refused":
         for result in results:
             assert "2 slices packed rows, and those of" in result["error"] and "cannot be packed" in result["error"]
         return

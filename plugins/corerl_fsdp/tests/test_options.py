@@ -16,6 +16,7 @@ def found(options, n=8, key="actor.strategy"):
 
 def test_the_tokens_that_sharing_saves_are_a_note():
     (note,) = found(FsdpOptions())
+    assert found(FsdpOptions(context_parallel_size=2)) == [note]
     assert (note.severity, note.key) == ("note", "actor.strategy.share_prefixes")
     assert note.sentence == (
         "a prompt is computed once for its 8 responses: at most 4096 + 8 x 512 = 8,192 tokens a group instead of "
@@ -63,6 +64,39 @@ def test_a_rank_of_a_shard_group_holds_what_it_holds_without_further_groups(tmp_
 def test_groups_of_ranks_that_do_not_go_together_are_refused_by_the_check(options, message):
     with pytest.raises(ConfigError, match=rf"^critic\.strategy\.fsdp_size: {message}"):
         FsdpOptions(**options).check("critic.strategy", TrainConfig(model=ModelConfig("m")))
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "message"),
+    [
+        ({"tensor_model_parallel_size": 3}, "tensor_model", "3 does not divide the 8 GPUs"),
+        ({"ulysses_sequence_parallel_size": 3}, "ulysses_sequence", "3 does not divide the 8 GPUs"),
+        (
+            {"context_parallel_size": 4, "ulysses_sequence_parallel_size": 2, "tensor_model_parallel_size": 2},
+            "context",
+            "4 does not divide the 8 GPUs in groups of 4",
+        ),
+        (
+            {"context_parallel_size": 2, "use_remove_padding": False},
+            "context",
+            "2 slices packed rows: it needs use_remove_padding=true",
+        ),
+    ],
+)
+def test_groups_that_share_rows_must_divide_the_gpus_and_pack(options, name, message):
+    config = TrainConfig(model=ModelConfig("m"))
+    config.runtime.n_gpus_per_node = 8
+    with pytest.raises(ConfigError) as caught:
+        FsdpOptions(**options).check("actor.strategy", config)
+    assert str(caught.value) == f"actor.strategy.{name}_parallel_size: {message}"
+
+
+def test_groups_that_share_rows_must_divide_the_ranks_of_the_actor():
+    config = TrainConfig(model=ModelConfig("m"))
+    config.runtime.n_gpus_per_node, config.runtime.options = 8, {"ranks": {"actor": 6}}
+    FsdpOptions(context_parallel_size=3).check("actor.strategy", config)
+    with pytest.raises(ConfigError, match="context_parallel_size: 4 does not divide the 6 ranks of the actor"):
+        FsdpOptions(context_parallel_size=4).check("actor.strategy", config)
 
 
 @pytest.mark.parametrize(

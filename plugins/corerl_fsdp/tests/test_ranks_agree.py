@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import math
 import os
 
 import pytest
@@ -12,10 +13,11 @@ import torch
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
-from corerl_fsdp.options import FsdpOptions
+from corerl_fsdp.options import GROUPS, FsdpOptions
 from corerl_fsdp.placement import sharded_model
 from corerl_testing.training_ranks import assert_covered
 from corerl_torch import sequence_parallel
+from corerl_torch.context_parallel import row_group
 
 EVERY = os.environ.get("CORERL_EVERY_COMBINATION") == "1"
 
@@ -74,7 +76,10 @@ CASES += [
         if EVERY or model[1] == (model[0] == "llama")
     ),
     *(shared(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
-    *(shared(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),
+    *(
+        shared(together, size=4, rows=rows)
+        for together, rows in (itertools.product((2, 4), (1, 3)) if EVERY else [(4, 1)])
+    ),
     *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=size == 4) for size in (2, 4)),
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "offload_policy": True}),
@@ -115,6 +120,49 @@ if EVERY:
         *(divided_matrices(2, trees=seed, size=size) for seed, size in enumerate((2, 4))),
         divided_matrices(2, size=4, chunk=None, fsdp={"shard_gradients": True, "reshard_after_forward": False}),
         divided_matrices(2, model=("qwen3", False), size=4, cut=CUTS[1], checkpointing=True),
+    ]
+
+
+def by_context(together, **changes):
+    """A case in which so many ranks share rows by context; there are 4 heads, of which 2 are of keys and values."""
+    return case(fsdp={"context_parallel_size": together, **changes.pop("fsdp", {})}, **changes)
+
+
+BOTH = {"ulysses_sequence_parallel_size": 2}
+CASES += [
+    by_context(2, size=4, checkpointing=True),
+    by_context(4, size=4, model=("qwen3", True), rows=1, kept=True),
+    by_context(2, size=4, fsdp=BOTH, trees=1, cut=CUTS[1]),
+]
+if EVERY:
+    CASES += [
+        *(
+            by_context(together, model=model, size=size, checkpointing=checkpointing, chunk=chunk, cut=cut)
+            for size, together in ((2, 2), (4, 2), (4, 4))
+            for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))
+            for checkpointing, chunk, cut in ((True, None, CUTS[0]), (False, 3, CUTS[1]), (True, 3, CUTS[2]))
+        ),
+        *(by_context(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
+        *(by_context(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),
+        *(by_context(2, size=size, warm=True, config={"lora_rank": 2}, checkpointing=True) for size in (2, 4)),
+        *(by_context(2, size=4, trees=seed, cut=cut) for seed, cut in enumerate(CUTS)),
+        by_context(2, size=2, trees=3, fsdp={"share_prefixes": False}),
+        by_context(2, size=4, kept=True, vocabulary=True, of_logits=True),
+        by_context(2, size=4, fsdp={**BOTH, "reshard_after_forward": False}, checkpointing=True, chunk=None),
+        by_context(2, size=4, fsdp=BOTH, head="value", rows=1),
+        by_context(2, size=4, fsdp={"fsdp_size": 2}),
+        by_context(2, size=4, fsdp={"fsdp_size": 1, "offload_policy": True}),
+        by_context(2, size=4, fsdp={"shard_gradients": True}, cut=CUTS[1]),
+        by_context(2, size=4, fsdp={"tensor_model_parallel_size": 2}, model=("qwen3", True), kept=True),
+        by_context(2, size=2, model=("qwen3_moe", False), experts=(2, 8, 2), checkpointing=True),
+        by_context(4, size=4, model=("qwen3_moe", False), experts=(2, 8, 2)),
+        by_context(
+            2,
+            size=4,
+            model=("qwen3_moe", False),
+            fsdp={"expert_parallel_size": 4, "router_aux_loss_coef": 1.0},
+            torch={"router_aux_loss_coef": 1.0},
+        ),
     ]
 
 ROUTED = {"model": ("qwen3_moe", False), "experts": (2, 8, 2)}
@@ -230,7 +278,7 @@ def rows_together(results, which, name, width):
 def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, checkpointing, chunk, size, job):
     results, expected = beside(worlds, model_dirs[model], packed, cut, checkpointing, chunk, size, job)
     options = job.get("fsdp", {})
-    sharing = options.get("ulysses_sequence_parallel_size", 1) * options.get("tensor_model_parallel_size", 1)
+    sharing = math.prod(options.get(name, 1) for name in GROUPS)
     assert [result["place"] for result in results] == [(rank // sharing, size // sharing) for rank in range(size)]
     for which in ("before", "after"):
         for name, true in expected[which].items():
@@ -296,7 +344,11 @@ def test_bf16_ranks_are_near_one_device(worlds, model_dirs):
     ("together", "size", "message"),
     [
         (4, 2, "4 does not divide the 2 ranks; 1 or 2 would"),
-        (3, 3, "3 does not divide the model's 4 attention heads; 1, 2 or 4 would"),
+        (
+            3,
+            3,
+            "3 does not divide the model's 4 attention heads; 1, 2 or 4 would; context_parallel_size needs no heads",
+        ),
     ],
 )
 def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, together, size, message):
@@ -305,7 +357,7 @@ def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, toget
     monkeypatch.setattr(sequence_parallel, "_GROUPS", {(together, 1): None})
     spec = StrategySpec(ModelConfig(model_dirs["qwen2", True]), "cpu", MicroBatching(max_sequences=1))
     with pytest.raises(ConfigError) as caught:
-        sharded_model(spec, FsdpOptions(), None, sequence_parallel.sequence_group(together, 1.0))
+        sharded_model(spec, FsdpOptions(), None, row_group(1, together, 1.0))
     assert str(caught.value) == f"actor.strategy.ulysses_sequence_parallel_size: {message}"
 
 

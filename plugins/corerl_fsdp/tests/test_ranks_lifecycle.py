@@ -133,8 +133,9 @@ def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, mo
     assert all(result["same"] for result in results)
 
 
-def test_ranks_that_share_rows_name_those_that_are_not_finite_alike(worlds, model_dirs):
-    options = {"ulysses_sequence_parallel_size": 2}
+@pytest.mark.parametrize("way", ["context", *(["ulysses_sequence"] if EVERY else [])])
+def test_ranks_that_share_rows_name_those_that_are_not_finite_alike(worlds, model_dirs, way):
+    options = {f"{way}_parallel_size": 2}
     job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row": 5, "fsdp": options}
     results = worlds[4].run(**job)
     assert [result["rows"] for result in results] == [[], [], [2], [2]]

@@ -24,6 +24,7 @@ class TrainingShare:
         tensor: ranks that divide the heads, the MLP and the vocabulary.
         sequence: ranks that divide the tokens of what tensor parallelism leaves whole.
         context: ranks that divide the tokens of a row.
+        whole_keys: those of them that divide no heads: in attention each has the keys and values of all.
         checkpointing: layers keep their input alone.
         offloads: activations of one layer at a time are on the device.
         logit_positions: positions whose logits exist at a time; None: all of a micro-batch.
@@ -38,6 +39,7 @@ class TrainingShare:
     tensor: int = 1
     sequence: int = 1
     context: int = 1
+    whole_keys: int = 1
     checkpointing: bool = False
     offloads: bool = False
     logit_positions: int | None = None

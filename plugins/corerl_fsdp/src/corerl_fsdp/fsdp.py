@@ -22,15 +22,16 @@ from corerl.contracts.pieces import Piece
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs, Wanted
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.errors import ConfigError, NonFiniteError, SaveError
+from corerl.errors import NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.mixture import load_balance
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, shard_mesh, sharded_model
 from corerl_fsdp.token_model import recompute_activations
-from corerl_torch import contents, lora, loss_scale, ranks, sequence_parallel
+from corerl_torch import contents, lora, loss_scale, ranks
 from corerl_torch.average import Average, kept
+from corerl_torch.context_parallel import row_group
 from corerl_torch.experts.balance import with_balance
 from corerl_torch.experts.parallel import expert_group
 from corerl_torch.loading import model_shape
@@ -52,17 +53,16 @@ class FsdpStrategy:
     def __init__(self, spec: StrategySpec, options: FsdpOptions | None = None) -> None:
         self.spec, self.options, self.rounding = spec, options or FsdpOptions(), RoundingLoss()
         self.loss_scale = LossScale.of(spec)
-        size, peers = self.options.ulysses_sequence_parallel_size, self.options.peers
-        if size > 1 and not self.options.use_remove_padding:
-            raise ConfigError(sequence_parallel.KEY, f"{size} slices packed rows: it needs use_remove_padding=true")
+        peers, timeout = self.options.peers, self.options.timeout
         lora.check_export(spec, self.options.lora_export)
-        mesh = ranks.join(spec.device, self.options.timeout)
+        mesh = ranks.join(spec.device, timeout)
         shards, tensor = shard_mesh(mesh, self.options)
-        sequence = sequence_parallel.sequence_group(size, self.options.timeout, peers // size)
-        experts = expert_group(self.options.expert_parallel_size, spec.device, self.options.timeout)
+        context, heads = self.options.context_parallel_size, self.options.ulysses_sequence_parallel_size
+        sharing = row_group(context, heads, timeout, self.options.tensor_model_parallel_size)
+        experts = expert_group(self.options.expert_parallel_size, spec.device, timeout)
         self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // peers, mesh.size() // peers
-        with ranks.deadline("loading the model", self.options.timeout):
-            self.token_model: Any = sharded_model(spec, self.options, shards, sequence, experts, tensor)
+        with ranks.deadline("loading the model", timeout):
+            self.token_model: Any = sharded_model(spec, self.options, shards, sharing, experts, tensor)
         self.model: Any = self.token_model.model
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
@@ -267,7 +267,7 @@ class FsdpStrategy:
             self.spec.micro_batching,
             ranks.gather,
             packed=self.token_model.packs,
-            sharing=self.options.ulysses_sequence_parallel_size,
+            sharing=self.options.ranks_of_a_row,
             trie=self.token_model.trie(batch),
             unit_ids=batch.unit_ids,
         )
@@ -284,7 +284,7 @@ class FsdpStrategy:
         sums = Sums()
         cuts = self._cuts(mini_batch)
         if self.balance is not None:
-            leads = dist.get_rank() % self.options.ulysses_sequence_parallel_size == 0
+            leads = dist.get_rank() % self.options.ranks_of_a_row == 0
             self.balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), dist.all_reduce, counts_rows=leads)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
             for number, rows in enumerate(cuts, start=1):

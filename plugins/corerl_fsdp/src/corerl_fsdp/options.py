@@ -1,7 +1,7 @@
 """Options of the training strategies; they import no torch."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,6 +13,10 @@ from corerl_torch.contents import Content, check_options
 
 BYTES_PER_LOGIT = 12.0, 4.0
 """bytes of a logit's copies at a time, without and with compilation"""
+
+
+GROUPS = "tensor_model_parallel_size", "ulysses_sequence_parallel_size", "context_parallel_size"
+"""options whose ranks have the same rows, from the nearest ranks to the farthest"""
 
 
 @dataclass(frozen=True)
@@ -146,13 +150,18 @@ class TorchOptions:
             from corerl_torch.families.findings import look
 
             packs, ranks = self.use_remove_padding and not self.bitwise, self.ranks_of_a_row
-            model, share = config.model, self.share_prefixes
-            yield from look(self.NAME, key, model, machine, packs=packs, share_prefixes=share, ranks=ranks)
+            model, share, by = config.model, self.share_prefixes, self.sharing
+            yield from look(self.NAME, key, model, machine, packs=packs, share_prefixes=share, ranks=ranks, sharing=by)
 
     @property
     def ranks_of_a_row(self) -> int:
         """Ranks that share the tokens of a row."""
         return 1
+
+    @property
+    def sharing(self) -> str:
+        """The option by which they do."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,12 @@ class FsdpOptions(TorchOptions):
     ulysses_sequence_parallel_size: int = option(
         1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
     )
-
+    context_parallel_size: int = option(
+        1,
+        "ranks that share rows: each has a part of the tokens, and in attention the keys and values of all; no number "
+        "of heads limits the size",
+        ge=1,
+    )
     tensor_model_parallel_size: int = option(
         1, "consecutive ranks that divide the matrices of each layer and the vocabulary; they have the same rows", ge=1
     )
@@ -224,7 +238,8 @@ class FsdpOptions(TorchOptions):
             optimizer=moments,
             at_rest=(0 if self.param_offload else stored) + (0 if self.optimizer_offload else moments),
             optimizer_apart=self.optimizer_offload,
-            context=self.ulysses_sequence_parallel_size,
+            context=self.ranks_of_a_row,
+            whole_keys=self.context_parallel_size,
             tensor=tensor,
         )
 
@@ -250,9 +265,21 @@ class FsdpOptions(TorchOptions):
             raise ConfigError(
                 f"{key}.offload_policy", "has no optimizer muon, which gathers matrices on the GPU: use adamw"
             )
-        gpus, size = config.runtime.nnodes * config.runtime.n_gpus_per_node, self.tensor_model_parallel_size
-        if key == "actor.strategy" and gpus % size:
-            raise ConfigError(f"{key}.tensor_model_parallel_size", f"{size} does not divide the {gpus} GPUs")
+        if key == "actor.strategy":
+            self._check_ranks(key, config)
+
+    def _check_ranks(self, key: str, config: TrainConfig) -> None:
+        """Raise ConfigError if the ranks with the same rows do not divide those of the actor."""
+        given, together = config.runtime.options.get("ranks"), 1
+        gpus = config.runtime.nnodes * config.runtime.n_gpus_per_node
+        ranks = given.get("actor") if isinstance(given, Mapping) else None
+        for name in GROUPS:
+            size = getattr(self, name)
+            together *= size
+            if (ranks or gpus) % together:
+                of = f" in groups of {together // size}" if together > size else ""
+                whose = f"{ranks} ranks of the actor" if ranks else f"{gpus} GPUs"
+                raise ConfigError(f"{key}.{name}", f"{size} does not divide the {whose}{of}")
 
     def check_groups(self, key: str, *, adapters: bool = False) -> None:
         """Raise ConfigError for a shard group of no size, and for groups and options that do not go together."""
@@ -270,6 +297,9 @@ class FsdpOptions(TorchOptions):
             raise ConfigError(
                 f"{key}.tensor_model_parallel_size", f"must be 1 with {given}, which does not divide matrices"
             )
+        for name in GROUPS[1:]:
+            if (size := getattr(self, name)) > 1 and not self.use_remove_padding:
+                raise ConfigError(f"{key}.{name}", f"{size} slices packed rows: it needs use_remove_padding=true")
         if self.fsdp_size != -1 and self.fsdp_size < 1:
             raise ConfigError(f"{key}.fsdp_size", f"is {self.fsdp_size}, and must be a number of ranks, or -1 for all")
         if self.fsdp_size != -1 and self.expert_parallel_size > 1:
@@ -283,15 +313,29 @@ class FsdpOptions(TorchOptions):
 
     @property
     def ranks_of_a_row(self) -> int:
-        return self.ulysses_sequence_parallel_size
+        return self.ulysses_sequence_parallel_size * self.context_parallel_size
+
+    @property
+    def sharing(self) -> str:
+        return GROUPS[2 if self.context_parallel_size > 1 else 1]
 
     @property
     def peers(self) -> int:
         """Consecutive ranks that have the same rows."""
-        return self.ulysses_sequence_parallel_size * self.tensor_model_parallel_size
+        return self.ranks_of_a_row * self.tensor_model_parallel_size
 
     def _family(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding | ConfigError]:
         yield from super()._family(key, config, machine)
+        if key == "actor.strategy" and self.ulysses_sequence_parallel_size > 1:
+            from corerl_torch.families.findings import config_of
+            from corerl_torch.sequence_parallel import check_heads
+
+            if (found := config_of(config.model)) is not None:
+                heads = found.get_text_config().num_attention_heads
+                try:
+                    check_heads(self.ulysses_sequence_parallel_size, heads, self.tensor_model_parallel_size)
+                except ConfigError as error:
+                    yield error
         if self.tensor_model_parallel_size > 1:
             from corerl_fsdp.tensor_parallel import plan_of
             from corerl_torch.families.findings import config_of

@@ -22,11 +22,12 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.tensor_parallel import TensorGroup
 from corerl_fsdp.token_model import TokenModel, decoder_layers
 from corerl_torch import lora
+from corerl_torch.context_parallel import RowGroup
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.experts.parallel import ExpertGroup
 from corerl_torch.media import freeze_tower, in_tower
 from corerl_torch.ranks import grid
-from corerl_torch.sequence_parallel import SequenceGroup, check_heads
+from corerl_torch.sequence_parallel import check_heads
 
 
 def shard_mesh(ranks: DeviceMesh, options: FsdpOptions) -> tuple[DeviceMesh, TensorGroup | None]:
@@ -58,7 +59,7 @@ def sharded_model(
     spec: StrategySpec,
     options: FsdpOptions,
     mesh: DeviceMesh,
-    sequence: SequenceGroup | None = None,
+    sharing: RowGroup | None = None,
     experts: ExpertGroup | None = None,
     tensor: TensorGroup | None = None,
 ) -> TokenModel:
@@ -71,7 +72,7 @@ def sharded_model(
 
     Args:
         mesh: from :func:`shard_mesh`.
-        sequence: the ranks that share rows with this one.
+        sharing: the ranks that share rows with this one.
         experts: the ranks that divide the experts with this one.
         tensor: the ranks that divide matrices with this one.
 
@@ -84,9 +85,9 @@ def sharded_model(
     weights = Weights(spec, dtype)
     model = weights.model
     plan = None if tensor is None else tensor_parallel.plan_of(model.config, tensor.size)
-    if sequence is not None:
+    if sharing is not None and sharing.heads is not None:
         heads = model.config.get_text_config().num_attention_heads
-        check_heads(sequence.size, heads, options.tensor_model_parallel_size)
+        check_heads(sharing.heads.size, heads, options.tensor_model_parallel_size)
     weights.find()
     if tensor is not None and plan is not None:
         options.check_groups("actor.strategy", adapters=lora.enabled(spec))
@@ -103,7 +104,7 @@ def sharded_model(
         share_prefixes=shares_prefixes(options),
         logits_chunk_size=options.logits_chunk_size,
         compiled=options.compile,
-        sequence=sequence,
+        sharing=sharing,
         tensor=tensor,
         bitwise=options.bitwise,
         fp8=options.fp8,

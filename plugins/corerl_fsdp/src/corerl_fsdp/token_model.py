@@ -21,6 +21,7 @@ from corerl_torch import fp8 as products
 from corerl_torch import layout, lora, outputs, packed_attention, tower, tries
 from corerl_torch.activation_offload import offloaded
 from corerl_torch.average import replaced
+from corerl_torch.context_parallel import RowGroup
 from corerl_torch.experts.balance import LoadBalance
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.families.packing import Packing
@@ -29,7 +30,6 @@ from corerl_torch.media import ImageInputs, images_of_rows, reads_images, row_im
 from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.output_layer import body_of, logits_of
 from corerl_torch.routers import Replay
-from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     in_chunks,
     log_distribution,
@@ -54,7 +54,7 @@ class TokenModel(torch.nn.Module):
         logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, which
             computes them again; None: all.
         compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
-        sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
+        sharing: the ranks that share the rows; this rank computes a part of the packed tokens.
         tensor: the ranks that divide the matrices; the output layer gives logits of this rank's part of the vocabulary.
         bitwise: the operations of :mod:`corerl_torch.bitwise`.
         fp8: the products of :mod:`corerl_torch.fp8`.
@@ -73,7 +73,7 @@ class TokenModel(torch.nn.Module):
         share_prefixes: bool | None = None,
         logits_chunk_size: int | None,
         compiled: bool = False,
-        sequence: SequenceGroup | None = None,
+        sharing: RowGroup | None = None,
         tensor: TensorGroup | None = None,
         bitwise: bool = False,
         fp8: bool = False,
@@ -86,17 +86,17 @@ class TokenModel(torch.nn.Module):
         self.replay = Replay.of(model, spec)
         self.images = ImageInputs(model, every_pass=sharded) if reads_images(model) else None
         self.temperature = spec.temperature
-        attention, ranks = spec.model.attn_implementation, sequence.size if sequence else 1
+        attention = spec.model.attn_implementation
         packing = Packing(packs=use_remove_padding)
         if use_remove_padding and not bitwise:
-            packing = Packing.of(model, spec.model, spec.device, ranks=ranks, share_prefixes=share_prefixes)
+            packing = Packing.of(model, spec.model, spec.device, sharing=sharing, share_prefixes=share_prefixes)
         self.packs = use_remove_padding = packing.packs
         self.shares_prefixes = tries.shares(
             False if bitwise and share_prefixes is None else share_prefixes,
             model,
             attention,
             packs=use_remove_padding,
-            ranks=ranks,
+            ranks=sharing.heads.size if sharing and sharing.heads else 1,
             probed=packing.unshared,
         )
         if use_remove_padding and self.images and sees_later_tokens(model.config):  # bitwise
@@ -108,7 +108,7 @@ class TokenModel(torch.nn.Module):
         if self.shares_prefixes:
             self.layout = tries.shared_prefixes
         self.logits_chunk_size = logits_chunk_size
-        self.compiled, self.sequence, self.tensor, self.offloads = compiled, sequence, tensor, offloads
+        self.compiled, self.sharing, self.tensor, self.offloads = compiled, sharing, tensor, offloads
         head = model.get_output_embeddings() if tensor else None
         self.vocabulary = 0 if head is None else len(head.weight)
         self.part = tensor.part(self.vocabulary) if tensor else Part(0, 0, None)
@@ -127,7 +127,7 @@ class TokenModel(torch.nn.Module):
                 spec.model,
                 spec.device,
                 compiled=compiled,
-                ranks_share_rows=sequence is not None,
+                sharing=sharing.key if sharing else "",
                 shares_prefixes=self.shares_prefixes,
                 packed=use_remove_padding,
             )
@@ -137,8 +137,8 @@ class TokenModel(torch.nn.Module):
             packed_attention.use(
                 model,
                 attention,
-                sequence,
-                outside_graphs=compiled and (sequence is not None or not by_kernel),
+                sharing,
+                outside_graphs=compiled and (sharing is not None or not by_kernel),
             )
         if self.images and not bitwise and attention == "sdpa":
             tower.use_kernel(self.images.body, spec.device, compute_dtype(spec.model, spec.device))
@@ -153,12 +153,14 @@ class TokenModel(torch.nn.Module):
             on_device: the batch on the model's device, if it was copied before.
         """
         whole = self._with_positions(self.layout(batch), batch)
-        share = self.sequence.slice(whole) if self.sequence else None
+        share = self.sharing.slice(whole) if self.sharing else None
         inputs, positions, real, numbers = share.layout if share else whole
         images = self._reading(batch, inputs, numbers)
         here = real.nonzero()
+        mine = here[share.own] if share else here
         batch = batch.to(self.device) if on_device is None else on_device
         positions, tokens, places = (moved(each, self.device) for each in (positions, numbers, here))
+        own = moved(mine, self.device) if share else places
         inputs = {name: moved(each, self.device) if isinstance(each, Tensor) else each for name, each in inputs.items()}
         if self.replay:
             self.replay.begin(batch.columns, tokens, batch.input_ids.shape[1])
@@ -168,10 +170,9 @@ class TokenModel(torch.nn.Module):
         with counted, saved, images as further:
             body = body_of(self.model)(**inputs, **further, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
-        own = places[share.own] if share else places
         values = self._values(hidden, batch, own, type(body), wanted)
-        if self.sequence and share:
-            values = {name: self.sequence.gather(value, share.counts) for name, value in values.items()}
+        if self.sharing and share:
+            values = {name: self.sharing.gather(value, share.slices) for name, value in values.items()}
         return outputs.token_outputs(values, places, real.shape)
 
     def _with_positions(self, whole: layout.Layout, batch: Experience) -> layout.Layout:
@@ -197,8 +198,8 @@ class TokenModel(torch.nn.Module):
             if any(rows):
                 ImageInputs(self.model)
             return contextlib.nullcontext({})
-        if self.sequence and any(rows):
-            raise ConfigError("actor.strategy.ulysses_sequence_parallel_size", "must be 1 for prompts with images")
+        if self.sharing and any(rows):
+            raise ConfigError(self.sharing.key, "must be 1 for prompts with images")
         return self.images.reading(inputs["input_ids"].shape, row_images(rows, tokens, batch.input_ids.shape[1]))
 
     def trie(self, batch: Experience) -> tries.Trie | None:

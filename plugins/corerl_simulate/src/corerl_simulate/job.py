@@ -141,7 +141,7 @@ def job_of(config: TrainConfig, parts: Parts, sizes: Mapping[str, ModelSize], ta
         shares_prefixes=config.rollout.n > 1
         and strategy.get("use_remove_padding", False)
         and strategy.get("share_prefixes", False) is not False
-        and share.context == 1,
+        and strategy.get("ulysses_sequence_parallel_size", 1) == 1,
         packed=strategy.get("use_remove_padding", True),
     )
     if ranks % (share.tensor * pipeline * share.context):

@@ -107,6 +107,18 @@ def test_eager_attention_keeps_its_scores_and_checkpointing_little(size: ModelSi
     assert activations(size, tokens, share) == everything / 28 + 28 * 1000 * 1536 * 2
 
 
+def test_context_parallel_ranks_keep_the_keys_of_all(size: ModelSize, model: ModelConfig) -> None:
+    """By hand: 2 x 2 heads of 128 numbers a token in bf16, and float32 sums and gradients of one layer's."""
+    tokens = Tokens(8000, 4000, 8000)
+    by_heads, by_context = (
+        dataclasses.replace(options.share(size, 8, model, updated=True), checkpointing=False)
+        for options in (FsdpOptions(ulysses_sequence_parallel_size=4), FsdpOptions(context_parallel_size=4))
+    )
+    assert by_context.context == by_heads.context == 4
+    more = activations(size, tokens, by_context) - activations(size, tokens, by_heads)
+    assert more == 8000 * 512 * (28 * 2 + 8)
+
+
 def test_an_engine_leaves_its_share_beside_the_weights_to_the_cache(folder: Path, size: ModelSize) -> None:
     config = load(TrainConfig, None, [f"model.path={folder}", "rollout.tensor_model_parallel_size=2"])
     share = VllmOptions(gpu_memory_utilization=0.5).generation(size, config, Machine(1, 80 * GIB))

@@ -45,7 +45,7 @@ def check(
     device: str,
     *,
     compiled: bool = False,
-    ranks_share_rows: bool = False,
+    sharing: str = "",
     shares_prefixes: bool = False,
     packed: bool = True,
     on_cuda: bool = True,
@@ -53,6 +53,7 @@ def check(
     """Raise ConfigError for a device, dtype or option without such operations.
 
     Args:
+        sharing: key of the option by which ranks share rows; "" if none do.
         on_cuda: the engine or strategy has invariant operations on a GPU.
     """
     dtype = compute_dtype(model, device)
@@ -64,7 +65,7 @@ def check(
         (model.lora_rank > 0, "model.lora_rank: the products of adapters, and of merged weights, round differently"),
         (compiled, "the strategy's option compile, which rounds differently"),
         (shares_prefixes, "the strategy's option share_prefixes"),
-        (ranks_share_rows, "the strategy's option ulysses_sequence_parallel_size"),
+        (bool(sharing), f"the strategy's option {sharing.rpartition('.')[2]}"),
         (device == "cuda" and not packed, "the strategy's option use_remove_padding=false on a GPU"),
     ):
         if wrong:

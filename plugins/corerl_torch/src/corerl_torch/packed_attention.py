@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from corerl.errors import ConfigError
-from corerl_torch.sequence_parallel import SequenceGroup
+from corerl_torch.context_parallel import RowGroup
 
 NAME = "corerl_packed"
 
@@ -37,26 +37,24 @@ KNOWN: frozenset[str] = frozenset()
 """torch's function and its parameters, which differ between versions; loaded when a model on CUDA needs it"""
 
 
-def use(
-    model: Any, attn_implementation: str, sequence: SequenceGroup | None = None, *, outside_graphs: bool = False
-) -> None:
+def use(model: Any, attn_implementation: str, sharing: RowGroup | None = None, *, outside_graphs: bool = False) -> None:
     """Make a transformers model separate packed rows: by flash attention if requested, otherwise by this module.
 
     Args:
-        sequence: the ranks that share the rows.
+        sharing: the ranks that share the rows.
         outside_graphs: exclude the attention from ``torch.compile``, which cannot trace it row by row or over ranks.
 
     Raises:
         ConfigError: another attention, or one that cannot be spread over ranks.
     """
-    if "flash" in attn_implementation and sequence is None:
+    if "flash" in attn_implementation and sharing is None:
         return  # transformers passes the bounds of the rows
     if attn_implementation != "sdpa":
-        what = "keep packed rows apart" if sequence is None else f"be spread over {sequence.size} ranks"
+        what = "keep packed rows apart" if sharing is None else f"be spread over {sharing.size} ranks"
         raise ConfigError(
             "model.attn_implementation",
             f"{attn_implementation} cannot {what}: use sdpa, "
-            + ("flash attention, or the strategy's option use_remove_padding=false" if sequence is None else KERNEL),
+            + ("flash attention, or the strategy's option use_remove_padding=false" if sharing is None else KERNEL),
         )
     from transformers import AttentionInterface
 
@@ -64,8 +62,8 @@ def use(
         find_kernel()
     name: str = NAME
     function: Callable[..., tuple[Tensor, None]] = packed_attention
-    if sequence is not None:
-        name, function = f"{NAME}_{sequence.size}", _over_ranks(sequence)
+    if sharing is not None:
+        name, function = f"{NAME}_{sharing.name}", _over_ranks(sharing)
     if outside_graphs:
         disable: Any = torch.compiler.disable
         name, function = f"{name}_outside_graphs", disable(function)
@@ -88,19 +86,31 @@ def find_kernel() -> None:
         KNOWN = frozenset(inspect.signature(varlen_attn).parameters)
 
 
-def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
-    """:func:`packed_attention` on all tokens and this rank's heads; inputs and outputs are this rank's tokens, all
-    heads.
+def _over_ranks(sharing: RowGroup) -> Callable[..., tuple[Tensor, None]]:
+    """:func:`packed_attention` of ranks that share rows; inputs and outputs are this rank's tokens, all heads.
+
+    By heads, a rank computes those of all tokens of its part of the context; by context, with the keys of all tokens.
     """
+    heads, context = sharing.heads, sharing.context
 
     def attention(
-        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *arguments: Any,
+        key_index: Tensor | None = None,
+        s_aux: Tensor | None = None,
+        **named: Any,
     ) -> tuple[Tensor, None]:
-        query, key, value = (sequence.tokens_for_heads(each) for each in (query, key, value))
-        if named.get("s_aux") is not None:
-            named["s_aux"] = named["s_aux"].chunk(sequence.size)[sequence.rank]
-        attended, _ = packed_attention(module, query, key, value, *arguments, **named)
-        return sequence.heads_for_tokens(attended), None
+        if heads is not None:
+            query, key, value = (heads.tokens_for_heads(each) for each in (query, key, value))
+            s_aux = None if s_aux is None else s_aux.chunk(heads.size)[heads.rank]
+        if context is not None:
+            assert key_index is not None
+            key, value = context.gather_keys(key, value, key_index)
+        attended, _ = packed_attention(module, query, key, value, *arguments, s_aux=s_aux, **named)
+        return attended if heads is None else heads.heads_for_tokens(attended), None
 
     return attention
 
@@ -130,8 +140,10 @@ def packed_attention(
         query: (1, heads, tokens, head size); key and value may have fewer heads.
         cu_seq_lens_q: (rows + 1,) int32, the start of each row, and the end.
         sliding_window: number of tokens that a token sees, itself included; None: all.
-        cu_seq_lens_k, max_length_k, key_index: of rows of a trie, from
-            :func:`~corerl_torch.tries.shared_prefixes`; the last token of a row has the row's last key.
+        cu_seq_lens_k, max_length_k: bounds of the keys of each row; the last token of a row has the row's last key.
+            None: each token is a key.
+        key_index: (keys,) int64, the token of each key, of rows of a trie
+            (:func:`~corerl_torch.tries.shared_prefixes`).
         s_aux: (heads,), the logit of each head's sink, which takes a share of the attention and adds nothing.
 
     Returns:
@@ -144,12 +156,10 @@ def packed_attention(
         raise NotImplementedError("attention over packed rows has no soft-capping and no bias of positions")
     if query.is_cuda and torch.is_autocast_enabled("cuda"):  # rotary positions of float32 states are float32
         query, key, value = (each.to(torch.get_autocast_dtype("cuda")) for each in (query, key, value))
-    keys, longest_keys = cu_seq_lens_q, max_length_q
     if key_index is not None:
-        assert cu_seq_lens_k is not None and max_length_k is not None
         key, value = _gathered(key, key_index), _gathered(value, key_index)
-        keys, longest_keys = cu_seq_lens_k, max_length_k
-    rows = Rows(cu_seq_lens_q, max_length_q, keys, longest_keys)
+    keys = cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k
+    rows = Rows(cu_seq_lens_q, max_length_q, keys, max_length_q if max_length_k is None else max_length_k)
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and KNOWN and s_aux is None:
         return _by_kernel(query, key, value, rows, scaling, sliding_window), None
     return _row_by_row(query, key, value, rows, scaling, sliding_window, s_aux), None

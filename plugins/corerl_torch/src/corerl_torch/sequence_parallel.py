@@ -28,11 +28,13 @@ class Slice(NamedTuple):
         layout: its tokens; ``positions`` are those of its own response tokens.
         own: indices of its own among all response tokens.
         counts: number of own response tokens, by rank.
+        order: (N,) int64, index of each response token among those of all ranks, rank by rank; None: the same.
     """
 
     layout: Layout
-    own: slice
+    own: slice | Tensor
     counts: list[int]
+    order: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class SequenceGroup:
         padding = length * self.size - tokens
         mine = slice(self.rank * length, (self.rank + 1) * length)
         for name in ("input_ids", "position_ids"):
-            inputs[name] = torch.nn.functional.pad(inputs[name], (0, padding))[:, mine]
+            inputs[name] = torch.nn.functional.pad(inputs[name], (0, padding))[..., mine]
         if padding:
             bounds = torch.nn.functional.pad(inputs["cu_seq_lens_q"], (0, 1), value=length * self.size)
             longest = max(inputs["max_length_q"], padding)
@@ -65,8 +67,7 @@ class SequenceGroup:
 
     def gather(self, values: Tensor, counts: list[int]) -> Tensor:
         """(N, ...) of all ranks' response tokens, from this rank's; a gradient returns to this rank's only."""
-        gathered: Tensor = _Gather.apply(values, counts, self)  # type: ignore[no-untyped-call]
-        return gathered
+        return gathered(values, counts, self)
 
     def tokens_for_heads(self, states: Tensor) -> Tensor:
         """(1, heads, own tokens, size) → (1, own heads, tokens, size); heads are repeated if there are fewer than
@@ -99,16 +100,35 @@ def sequence_group(size: int, timeout: float, apart: int = 1) -> SequenceGroup |
     Raises:
         ConfigError: ``size`` does not divide the number of ranks.
     """
+    rank, group = ranks_apart(size, timeout, apart, KEY)
+    return SequenceGroup(size, rank, group) if size > 1 else None
+
+
+def ranks_apart(size: int, timeout: float, apart: int, key: str) -> tuple[int, Any]:
+    """This rank's number in its group of so many ranks with this distance, and the group; a collective.
+
+    Raises:
+        ConfigError: ``size`` does not divide the number of ranks.
+    """
     ranks = dist.get_world_size() // apart
     if ranks % size:
-        raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks; {divisors(ranks, ranks)} would")
-    if size == 1:
-        return None
-    if (size, apart) not in _GROUPS:
+        raise ConfigError(key, f"{size} does not divide the {ranks} ranks; {divisors(ranks, ranks)} would")
+    if size > 1 and (size, apart) not in _GROUPS:
         members = torch.arange(ranks * apart).view(-1, size, apart).transpose(1, 2).reshape(-1, size)
         subgroups: Any = dist.new_subgroups_by_enumeration
         _GROUPS[size, apart] = subgroups(members.tolist(), timeout=timedelta(seconds=timeout))[0]
-    return SequenceGroup(size, dist.get_rank() // apart % size, _GROUPS[size, apart])
+    return dist.get_rank() // apart % size, _GROUPS.get((size, apart))
+
+
+def gathered(values: Tensor, counts: list[int], group: Any) -> Tensor:
+    """The (n, ...) of all ranks, rank by rank, from this rank's; a gradient returns to this rank's only.
+
+    Args:
+        counts: n, by rank.
+        group: a :class:`SequenceGroup`, or another with its attributes.
+    """
+    whole: Tensor = _Gather.apply(values, counts, group)  # type: ignore[no-untyped-call]
+    return whole
 
 
 def check_heads(size: int, heads: int, apart: int = 1) -> None:
@@ -118,7 +138,7 @@ def check_heads(size: int, heads: int, apart: int = 1) -> None:
         raise ConfigError(
             KEY,
             f"{size} does not divide the model's {heads // apart} attention heads{of_a_rank}; "
-            f"{divisors(heads // apart)} would",
+            f"{divisors(heads // apart)} would; context_parallel_size needs no heads",
         )
 
 
@@ -148,7 +168,7 @@ class _Exchange(torch.autograd.Function):
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, counts: list[int], sequence: SequenceGroup) -> Tensor:
+    def forward(ctx: Any, values: Tensor, counts: list[int], sequence: Any) -> Tensor:
         ctx.start = sum(counts[: sequence.rank])
         ctx.count = len(values)
         padded = values.new_zeros(max(counts), *values.shape[1:])

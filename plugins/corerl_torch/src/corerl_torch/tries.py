@@ -167,12 +167,20 @@ def _obstacle(model: Any, attn_implementation: str, packs: bool, ranks: int) -> 
         return f"if {ranks} ranks share the tokens of a row (ulysses_sequence_parallel_size)"
     if attn_implementation != "sdpa":
         return f"with model.attn_implementation={attn_implementation}, but with sdpa"
-    if getattr(model, "_is_stateful", False):
-        return f"by {type(model).__name__}, whose layers carry a state from token to token"
-    types = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - PARALLEL_LAYERS
-    if types:
-        return f"by {type(model).__name__}, which has layers of type {', '.join(sorted(types))}"
-    return ""
+    return sequential(model.config, type(model).__name__, stateful=getattr(model, "_is_stateful", False))
+
+
+def sequential(config: Any, name: str, *, stateful: bool = False) -> str:
+    """Which layers of a model read other tokens by more than attention, as the end of a sentence; '' if none do.
+
+    Args:
+        config: of a transformers model.
+        stateful: the model's class says that its layers have a state.
+    """
+    if stateful:
+        return f"by {name}, whose layers carry a state from token to token"
+    types = set(getattr(config.get_text_config(), "layer_types", None) or ()) - PARALLEL_LAYERS
+    return f"by {name}, which has layers of type {', '.join(sorted(types))}" if types else ""
 
 
 def _input_lengths(batch: Experience) -> Tokens:

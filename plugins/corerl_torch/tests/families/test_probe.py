@@ -8,17 +8,21 @@ from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Finding, Machine
 from corerl_fsdp.options import FsdpOptions, TorchOptions
+from corerl_torch.context_parallel import ContextGroup, RowGroup
 from corerl_torch.families import packing
 from corerl_torch.families.columns import COLUMNS
 from corerl_torch.families.cut import cut
 from corerl_torch.families.packing import Packing
 from corerl_torch.families.probe import Verdict, probe
 from corerl_torch.families.table import FAMILIES, Family, unproven
+from corerl_torch.sequence_parallel import SequenceGroup
 
 PACKED = next(column for column in COLUMNS if column.key == "torch.packed")
 PREFIXES = next(column for column in COLUMNS if column.key == "torch.prefixes")
 SHORT_CONVOLUTION = transformers.Lfm2Config(layer_types=["conv", "full_attention"] * 8, num_hidden_layers=16)
 SOFT_CAP = transformers.Gemma2Config()
+TWO = RowGroup(heads=SequenceGroup(2, 0, None))
+BY_CONTEXT = RowGroup(ContextGroup(2, 0, None))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,13 +90,28 @@ def test_rows_are_padded_with_one_line_and_never_sliced_or_shared(capsys: pytest
     packing._tell.cache_clear()
     one = model(cut(transformers.Qwen3NextConfig()))
     for _ in range(2):
-        assert Packing.of(one, ModelConfig("x"), "cpu", ranks=1, share_prefixes=None) == Packing(packs=False)
+        assert Packing.of(one, ModelConfig("x"), "cpu", sharing=None, share_prefixes=None) == Packing(packs=False)
     printed = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("rows of Qwen3NextForCausalLM are padded: ") for line in printed) == 1
     with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size: 2 slices packed rows, and those of Qwen3N"):
-        Packing.of(one, ModelConfig("x"), "cpu", ranks=2, share_prefixes=None)
+        Packing.of(one, ModelConfig("x"), "cpu", sharing=TWO, share_prefixes=None)
     with pytest.raises(ConfigError, match=r"share_prefixes: prefixes cannot be shared by Qwen3NextForCausalLM, whose"):
-        Packing.of(one, ModelConfig("x"), "cpu", ranks=1, share_prefixes=True)
+        Packing.of(one, ModelConfig("x"), "cpu", sharing=None, share_prefixes=True)
+
+
+def test_layers_with_a_state_are_never_sliced_even_if_their_rows_pack(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(packing, "verdict_on", lambda *_, **__: Verdict("", ""))  # as with flash-linear-attention
+    one = model(cut(transformers.Qwen3NextConfig()))
+    why = "must be 1: the tokens of a row cannot be divided among ranks by Qwen3NextForCausalLM, whose layers carry a"
+    for sharing, name in ((TWO, "ulysses_sequence"), (BY_CONTEXT, "context")):
+        with pytest.raises(ConfigError, match=rf"^actor\.strategy\.{name}_parallel_size: {why}"):
+            Packing.of(one, ModelConfig("x"), "cpu", sharing=sharing, share_prefixes=None)
+    assert Packing.of(one, ModelConfig("x"), "cpu", sharing=None, share_prefixes=None).packs
+    error, *_ = findings(tmp_path, transformers.Qwen3NextConfig(), FsdpOptions(context_parallel_size=2))
+    assert str(error) == (
+        "actor.strategy.context_parallel_size: must be 1: the tokens of a row cannot be divided among ranks by "
+        "'qwen3_next', which has layers of type linear_attention"
+    )
 
 
 def findings(tmp_path, config, options, gpus=0):
@@ -116,8 +135,12 @@ def test_check_says_that_rows_pack_or_why_not(tmp_path) -> None:
     assert padded.sentence.startswith(
         "rows of 'llama4_text' are padded, although packing is asked for: log-probs differ"
     )
-    error, _ = findings(tmp_path, transformers.Qwen3NextConfig(), FsdpOptions(ulysses_sequence_parallel_size=2))
-    assert isinstance(error, ConfigError) and "2 slices packed rows, and those of 'qwen3_next' cannot be" in str(error)
+    error, _, heads = findings(tmp_path, transformers.Qwen3NextConfig(), FsdpOptions(ulysses_sequence_parallel_size=3))
+    assert isinstance(error, ConfigError) and "3 slices packed rows, and those of 'qwen3_next' cannot be" in str(error)
+    assert str(heads) == (
+        "actor.strategy.ulysses_sequence_parallel_size: 3 does not divide the model's 16 attention heads; 1, 2, 4, 8 "
+        "or 16 would; context_parallel_size needs no heads"
+    )
     assert findings(tmp_path, transformers.Qwen3NextConfig(), TorchOptions()) == []  # pads anyway
 
 

@@ -93,21 +93,26 @@ def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
     2205.05198, section 4.1): s b h (34 + 5 a s / h) bytes for a layer in 16 bits. Changed for today's models: no
     dropout; RMSNorm keeps its input and its normalised input in float32; a gated MLP keeps four tensors of its width;
     key and value heads have their own number. Fused attention keeps no scores, so the term 5 a s / h is added for
-    ``eager`` only. Tensor parallelism divides the tensors of attention and MLP, sequence parallelism all others
+    ``eager`` only. Context parallelism gathers the keys and values of its ranks, and sums their gradients in float32.
+    Tensor parallelism divides the tensors of attention and MLP, sequence parallelism all others
     (equations 2 and 4). With checkpointing every layer keeps its input, and one layer keeps all tensors (section 5).
     """
     tokens_here = tokens.all / share.context
     width = (size.heads + 2 * size.key_value_heads) * size.head_size
     inside = size.bytes * (width + size.heads * size.head_size + 4 * size.intermediate) / share.tensor
     around = (4 * size.bytes + 2 * 8) * size.hidden / share.sequence
-    layer = tokens_here * (inside + around)
+    layer, summed = tokens_here * (inside + around), 0.0
+    if share.whole_keys > 1:
+        keys = tokens_here * share.whole_keys * 2 * size.key_value_heads * size.head_size / share.tensor
+        layer += size.bytes * keys
+        summed = 8 * keys
     if size.stores_scores:
         layer += tokens_here * tokens.row * size.heads * (size.bytes + 4) / share.tensor
     if share.offloads:
-        return 2 * layer
+        return 2 * layer + summed
     if not share.checkpointing:
-        return size.layers * layer
-    return size.layers * tokens_here * size.bytes * size.hidden / share.sequence + layer
+        return size.layers * layer + summed
+    return size.layers * tokens_here * size.bytes * size.hidden / share.sequence + layer + summed
 
 
 def logits(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:

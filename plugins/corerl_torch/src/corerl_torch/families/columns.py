@@ -47,6 +47,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("torch", "export", "export", "proven", f"{HERE}::test_an_export_agrees_with_the_engine"),
     Column("fsdp", "packed", "packed", "proven", f"{ON_RANKS}::test_two_ranks_have_the_numbers_of_one_device"),
     Column("fsdp", "ulysses", "Ulysses", "proven", f"{ON_RANKS}::test_two_ranks_share_rows"),
+    Column("fsdp", "context", "context parallel", "proven", f"{ON_RANKS}::test_two_ranks_share_a_context"),
     Column("fsdp", "tensor", "tensor parallel", "proven", f"{ON_RANKS}::test_two_ranks_divide_the_matrices"),
     Column("fsdp", "experts", "expert parallel", "refused", f"{ON_RANKS}::test_two_ranks_divide_the_experts"),
     Column("fsdp", "lora", "LoRA", "proven", f"{ON_RANKS}::test_two_ranks_train_adapters"),

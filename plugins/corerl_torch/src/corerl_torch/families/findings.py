@@ -10,8 +10,8 @@ from corerl.models import overridden
 from corerl_check import Finding, Machine, finding
 from corerl_torch.families import vision
 from corerl_torch.families.table import family_of, unproven
-from corerl_torch.sequence_parallel import KEY as ULYSSES
 from corerl_torch.tries import KEY as PREFIXES
+from corerl_torch.tries import sequential
 
 PAGE = "docs/models.md"
 
@@ -25,6 +25,7 @@ def look(
     packs: bool,
     share_prefixes: bool | None = None,
     ranks: int = 1,
+    sharing: str = "",
 ) -> Iterator[Finding | ConfigError]:
     """One line about the packing of a small model of the config, and one about a family without proofs.
 
@@ -33,6 +34,7 @@ def look(
         key: of the config, that selects the strategy.
         packs: the strategy is to pack rows.
         ranks: that share the tokens of a row.
+        sharing: the strategy's option by which they do.
 
     Yields:
         Nothing for a model whose config cannot be read, which is another finding.
@@ -42,11 +44,13 @@ def look(
         return
     kind = config.get_text_config().model_type
     if packs and model.attn_implementation != "eager":
-        from corerl_torch.families.packing import verdict_on
+        from corerl_torch.families.packing import NOT_SLICED, verdict_on
 
         device = "cuda" if machine.gpus and not machine.planned else "cpu"
         verdict = verdict_on(config, device, trust_remote_code=model.trust_remote_code)
-        yield from _packing(key, verdict, kind, share_prefixes, ranks)
+        if ranks > 1 and not verdict.packed and (why := sequential(config, f"'{kind}'")):
+            yield ConfigError(f"{key}.{sharing}", f"{NOT_SLICED} {why}")
+        yield from _packing(key, verdict, kind, share_prefixes, f"{key}.{sharing}", ranks)
     if vision.reads_images(config):
         kind = config.model_type
         if refusal := _refusal(config):
@@ -78,7 +82,7 @@ def _refusal(config: Any) -> ConfigError | None:
 
 
 def _packing(
-    key: str, verdict: Any, kind: str, share_prefixes: bool | None, ranks: int
+    key: str, verdict: Any, kind: str, share_prefixes: bool | None, sharing: str, ranks: int
 ) -> Iterator[Finding | ConfigError]:
     if not verdict.packed:
         shared = "with and without shared prefixes" if not verdict.shared else "without shared prefixes"
@@ -89,7 +93,7 @@ def _packing(
         return
     if ranks > 1:
         yield ConfigError(
-            ULYSSES, f"{ranks} slices packed rows, and those of '{kind}' cannot be packed: {verdict.packed}"
+            sharing, f"{ranks} slices packed rows, and those of '{kind}' cannot be packed: {verdict.packed}"
         )
     elif share_prefixes:
         yield ConfigError(PREFIXES, f"prefixes cannot be shared by '{kind}', whose rows are padded: {verdict.packed}")

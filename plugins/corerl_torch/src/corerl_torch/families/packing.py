@@ -8,11 +8,13 @@ from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError
 from corerl.terminal import say
 from corerl_torch import tries
+from corerl_torch.context_parallel import RowGroup
 from corerl_torch.families.probe import Verdict, probe
 from corerl_torch.media import sees_later_tokens
-from corerl_torch.sequence_parallel import KEY
 
 BIDIRECTIONAL = "tokens of an image attend to its later tokens, and packed rows are causal"
+
+NOT_SLICED = "must be 1: the tokens of a row cannot be divided among ranks"
 
 
 @dataclass(frozen=True)
@@ -27,24 +29,30 @@ class Packing:
     unshared: str = ""
 
     @classmethod
-    def of(cls, model: Any, config: ModelConfig, device: str, *, ranks: int, share_prefixes: bool | None) -> "Packing":
+    def of(
+        cls, model: Any, config: ModelConfig, device: str, *, sharing: RowGroup | None, share_prefixes: bool | None
+    ) -> "Packing":
         """The packing of a model whose config asks for it; every rank finds the same.
 
         Args:
-            ranks: that share the tokens of a row.
+            sharing: the ranks that share the tokens of a row.
 
         Raises:
-            ConfigError: rows cannot be packed, and ranks or prefixes shall be shared, which needs it.
+            ConfigError: ranks shall share rows that cannot be packed or sliced, or rows prefixes without packing.
         """
         if config.attn_implementation == "eager":
             return cls(packs=True)  # refused with its own error
         verdict = verdict_on(model.config, device, trust_remote_code=config.trust_remote_code)
-        if not verdict.packed:
-            return cls(packs=True, unshared=verdict.shared)
         name = type(model).__name__
-        if ranks > 1:
+        if not verdict.packed:
+            why = tries.sequential(model.config, name, stateful=getattr(model, "_is_stateful", False))
+            if sharing and why:
+                raise ConfigError(sharing.key, f"{NOT_SLICED} {why}")
+            return cls(packs=True, unshared=verdict.shared)
+        if sharing:
             raise ConfigError(
-                KEY, f"{ranks} slices packed rows, and those of {name} cannot be packed: {verdict.packed}"
+                sharing.key,
+                f"{sharing.size} slices packed rows, and those of {name} cannot be packed: {verdict.packed}",
             )
         if share_prefixes:
             raise ConfigError(

@@ -24,7 +24,13 @@ EXPERTS = MappingProxyType({"num_experts": 4, "num_experts_per_tok": 2, "moe_int
 SHARED_EXPERT = MappingProxyType({**EXPERTS, "shared_expert_intermediate_size": 16})
 
 NO_PACKING: Mapping[str, State] = MappingProxyType(
-    {"torch.packed": "padded", "torch.prefixes": "refused", "fsdp.packed": "padded", "fsdp.ulysses": "refused"}
+    {
+        "torch.packed": "padded",
+        "torch.prefixes": "refused",
+        "fsdp.packed": "padded",
+        "fsdp.ulysses": "refused",
+        "fsdp.context": "refused",
+    }
 )
 DIVIDED: Mapping[str, State] = MappingProxyType({"fsdp.experts": "proven", "fsdp.tensor": "refused"})
 NOT_IN_VLLM: Mapping[str, State] = MappingProxyType({"vllm.export": "not proven"})
