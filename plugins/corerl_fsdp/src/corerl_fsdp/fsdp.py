@@ -64,6 +64,9 @@ class FsdpStrategy:
         with ranks.deadline("loading the model", self.options.timeout):
             self.token_model: Any = sharded_model(spec, self.options, shards, sequence, experts, tensor)
         self.model: Any = self.token_model.model
+        divided = shards.shape[-1] > 1 or self.options.offload_policy
+        self._frees_weights = self.options.reshard_after_forward and divided
+        """gathered weights are freed after each pass; otherwise they stay until the last pass of an update"""
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
         self._savers: Any = None
@@ -288,7 +291,9 @@ class FsdpStrategy:
             self.balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), dist.all_reduce, counts_rows=leads)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
             for number, rows in enumerate(cuts, start=1):
-                self.token_model.set_requires_gradient_sync(self.options.sums_at_once or number == len(cuts))
+                is_last = number == len(cuts)
+                self.token_model.set_requires_gradient_sync(self.options.sums_at_once or is_last)
+                self.token_model.set_reshard_after_backward(self._frees_weights or is_last)
                 self._backward(mini_batch, rows, objective, sums, scale)
         return ranks.gather(vars(sums.numbers()))
 
