@@ -3,7 +3,7 @@
 import dataclasses
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -73,6 +73,10 @@ class SharedBucket(Protocol):
         """Copy a tensor to its slot; the tensor can be overwritten afterwards, by this process's present stream."""
         ...
 
+    def write_together(self, slots: Sequence[Slot], tensors: Sequence[Tensor]) -> None:
+        """As :meth:`write`, of many small tensors in few calls of the device."""
+        ...
+
     def arrive(self) -> None:
         """Wait until all copies have arrived; the engine's process may read them then."""
         ...
@@ -98,6 +102,10 @@ class HostBucket:
         assert self._memory is not None
         view(self._memory, slot).copy_(tensor.detach())
 
+    def write_together(self, slots: Sequence[Slot], tensors: Sequence[Tensor]) -> None:
+        for slot, tensor in zip(slots, tensors, strict=True):
+            self.write(slot, tensor)
+
     def arrive(self) -> None:
         pass
 
@@ -114,6 +122,8 @@ class DeviceBucket:
         self._memory: Tensor | None = torch.empty(size, dtype=torch.uint8, device=device)
         self._views: dict[Slot, Tensor] = {}
         """made once: a view takes as long as a small copy"""
+        self._together: tuple[Sequence[Slot], list[Tensor]] = (), []
+        """the last slots that were written together, and their views"""
         storage: Any = self._memory.untyped_storage()
         _, block, length, offset, counter, counter_offset, event, wait = storage._share_cuda_()
         handle = [block.hex(), length, offset, counter.hex(), counter_offset, event.hex(), wait]
@@ -130,6 +140,13 @@ class DeviceBucket:
             own = self._views[slot] = view(self._memory, slot)
         own.copy_(tensor.detach())
 
+    def write_together(self, slots: Sequence[Slot], tensors: Sequence[Tensor]) -> None:
+        memory = self._memory
+        assert memory is not None
+        if self._together[0] is not slots:
+            self._together = slots, [view(memory, slot) for slot in slots]
+        torch._foreach_copy_(self._together[1], [tensor.detach() for tensor in tensors], non_blocking=True)
+
     def arrive(self) -> None:
         assert self._memory is not None
         torch.cuda.current_stream(self._memory.device).synchronize()  # the engine's process does not see this stream
@@ -139,7 +156,13 @@ class DeviceBucket:
         if self._memory is not None:
             storage: Any = torch.UntypedStorage
             storage._release_ipc_counter_cuda(*self._counter)
-            self._memory, self._views = None, {}
+            self._memory, self._views, self._together = None, {}, ((), [])
+
+
+def described_slot(slot: Slot) -> dict[str, Any]:
+    """For :func:`corerl_engines.remote.weights.read`."""
+    dtype = str(slot.dtype).removeprefix("torch.")
+    return {"name": slot.name, "dtype": dtype, "shape": list(slot.shape), "offset": slot.offset}
 
 
 def device_uuid(device: torch.device) -> str:
