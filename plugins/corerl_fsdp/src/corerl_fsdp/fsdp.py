@@ -36,7 +36,7 @@ from corerl_torch.experts.parallel import expert_group
 from corerl_torch.loading import model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.micro_batches import lockstep_micro_batches
-from corerl_torch.optimizer import build_optimizer, clip_gradients, gradient_norm, move_state
+from corerl_torch.optimizer import build_optimizer, clip_gradients, exceeds, gradient_norm, move_state
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.schedules import build_schedule
@@ -329,8 +329,9 @@ class FsdpStrategy:
 
     def _step(self, norm: float) -> float:
         """Clip the gradient and take the optimizer step; returns the learning rate."""
-        limit, total = self.spec.grad_clip, torch.tensor(norm, device=self.spec.device)
-        clip_gradients(self.model.parameters(), limit, total)
+        if exceeds(norm, self.spec.grad_clip):
+            total = torch.tensor(norm, device=self.spec.device)
+            clip_gradients(self.model.parameters(), self.spec.grad_clip, total)
         lr = float(self.schedule.get_last_lr()[0])
         if self.options.optimizer_offload or self.options.param_offload:  # a loaded state is where the weights rest
             self._move(optimizer=self.spec.device)
