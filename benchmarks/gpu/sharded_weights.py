@@ -114,7 +114,7 @@ class Rollout:
         self.engine, self.before = Engine(shape, RANKS), before
         self.bucket: SharedBucket | None = None
         if before:
-            setattr(exchange.End, "receive", receive_in_turn)
+            exchange.End.receive = receive_in_turn  # type: ignore[method-assign]
 
     def on_backend(self, function: Callable[[Any], Any]) -> Any:
         return function(self)

@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from corerl_engines.adapters import Layout
 from corerl_engines.backend import EngineBackend
 from corerl_engines.options import EngineOptions
 from corerl_engines.remote.weights import Held
-from corerl_engines.weights import HostBucket
+from corerl_engines.weights import HostBucket, Layout
 from corerl_torch.weights import complete
 
 SHAPES = {"a": (3, 2), "b": (5,), "c": ()}

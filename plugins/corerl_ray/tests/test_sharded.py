@@ -74,12 +74,14 @@ class Group:
     def alltoall_base(self, *_):
         number = sum(what == "start" for what, _ in self.log)
         self.log.append(("start", number))
-        return SimpleNamespace(is_completed=lambda: self.through > number, wait=lambda: self.log.append(("wait", number)))
+        return SimpleNamespace(
+            is_completed=lambda: self.through > number, wait=lambda: self.log.append(("wait", number))
+        )
 
 
 def stand_in(log, rounds, worker=None):
     """A host with one end of a group of two."""
-    own = Sends(tuple((((0, 8), (0, 8), (("w", ((0, 1),), 0),)) for _ in range(rounds))), 32)
+    own = Sends(tuple(((0, 8), (0, 8), (("w", ((0, 1),), 0),)) for _ in range(rounds)), 32)
     store = SimpleNamespace(check=lambda keys: False)
     group = Group(log)
     channel = Channel(SimpleNamespace(store=store), group, torch.device("cpu"))

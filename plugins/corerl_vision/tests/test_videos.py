@@ -107,7 +107,9 @@ def test_positions_of_images_are_found_once_for_all_responses(folder: Path, monk
     find = inputs.body.get_rope_index
     rows = torch.tensor([[*ids, *range(9)], [*ids, *range(40, 49)], [*range(len(ids) + 9)]])
     whole = _behind_media(find(rows[:1], types, **_grids(images))[0][:, 0], types[0])
-    monkeypatch.setattr(inputs.body, "get_rope_index", lambda *given, **more: (calls.append(1), find(*given, **more))[1])
+    monkeypatch.setattr(
+        inputs.body, "get_rope_index", lambda *given, **more: (calls.append(1), find(*given, **more))[1]
+    )
     for _ in range(2):
         found = inputs.positions(rows, [len(ids) + 9, len(ids) + 4, 7], [images, images, ()])
         assert torch.equal(found[:, 0], whole)

@@ -1,71 +1,11 @@
-"""Adapters for an engine that holds their base: the facts that its process needs, and the layout of their updates."""
+"""Adapters for an engine that holds their base: the facts that its process needs."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl_engines.options import EngineOptions
-from corerl_engines.weights import ExpectedWeights, described_slot
-from corerl_torch.weights import Slot, place
-
-Facts = list[tuple[str, torch.Size, torch.dtype]]
-"""name, shape and dtype of the tensors of an update, in order"""
-Checked = Callable[[Iterable[tuple[str, Tensor]]], Iterable[tuple[str, Tensor]]]
-"""as :meth:`corerl_engines.weights.ExpectedWeights.checked`"""
-
-
-@dataclass
-class Layout:
-    """The layout of updates that fit in one bucket: hundreds of small tensors, which are described once.
-
-    Attributes:
-        slots: of the tensors, in order.
-        described: for :func:`corerl_engines.remote.weights.read`.
-        known: numbers of the adapters of which the engine has this layout.
-    """
-
-    facts: Facts
-    slots: list[Slot]
-    described: list[dict[str, Any]]
-    known: set[int] = field(default_factory=set)
-
-    @classmethod
-    def of(
-        cls,
-        last: "Layout | None",
-        given: Sequence[tuple[str, Tensor]],
-        checked: Checked,
-        bucket_bytes: int,
-        dtype: torch.dtype,
-    ) -> "Layout | None":
-        """``last`` if it is that of these tensors; None: they need several buckets.
-
-        Raises:
-            RunError: a tensor is missing, unknown or of another shape.
-        """
-        facts = [(name, tensor.shape, tensor.dtype) for name, tensor in given]
-        if last is not None and facts == last.facts:
-            return last
-        slots = [slot for slot, _ in place(checked(given), bucket_bytes, dtype)]
-        if not slots or any(slot.offset == 0 for slot in slots[1:]):
-            return None
-        return cls(facts, slots, [described_slot(slot) for slot in slots])
-
-    def tensors(self, adapter: int, *, kept: bool) -> list[dict[str, Any]] | None:
-        """For the engine's process; None: it has them.
-
-        Args:
-            kept: the engine keeps the layout of an adapter's last update.
-        """
-        if kept and adapter in self.known:
-            return None
-        self.known.add(adapter)
-        return self.described
+from corerl_engines.weights import ExpectedWeights
 
 
 def takes(model: ModelConfig, rollout: RolloutConfig) -> bool:

@@ -21,7 +21,7 @@ from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
 from corerl_engines import nodes
-from corerl_engines.adapters import Layout, takes
+from corerl_engines.adapters import takes
 from corerl_engines.columns import Columns
 from corerl_engines.images import check_images, described_images
 from corerl_engines.installed import Versions, outside
@@ -33,6 +33,7 @@ from corerl_engines.weights import (
     DeviceBucket,
     ExpectedWeights,
     HostBucket,
+    Layout,
     SharedBucket,
     described_slot,
     device_uuid,

@@ -3,7 +3,8 @@
 import dataclasses
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -12,8 +13,14 @@ from torch import Tensor
 from corerl.contracts.config import ModelConfig
 from corerl_torch import lora
 from corerl_torch.loading import load_causal_lm
-from corerl_torch.weights import ALIGNMENT, Slot, as_in_files, view
+from corerl_torch.weights import ALIGNMENT, Slot, as_in_files, place, view
 from corerl_torch.weights import complete as complete
+
+
+Facts = list[tuple[str, torch.Size, torch.dtype]]
+"""name, shape and dtype of the tensors of an update, in order"""
+Checked = Callable[[Iterable[tuple[str, Tensor]]], Iterable[tuple[str, Tensor]]]
+"""as :meth:`ExpectedWeights.checked`"""
 
 
 class ExpectedWeights:
@@ -168,3 +175,52 @@ def described_slot(slot: Slot) -> dict[str, Any]:
 def device_uuid(device: torch.device) -> str:
     """The name of a CUDA device, equal in every process and for every CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(device).uuid)
+
+
+@dataclass
+class Layout:
+    """The layout of updates that fit in one bucket: hundreds of small tensors, which are described once.
+
+    Attributes:
+        slots: of the tensors, in order.
+        described: for :func:`corerl_engines.remote.weights.read`.
+        known: numbers of the adapters of which the engine has this layout.
+    """
+
+    facts: Facts
+    slots: list[Slot]
+    described: list[dict[str, Any]]
+    known: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls,
+        last: "Layout | None",
+        given: Sequence[tuple[str, Tensor]],
+        checked: Checked,
+        bucket_bytes: int,
+        dtype: torch.dtype,
+    ) -> "Layout | None":
+        """``last`` if it is that of these tensors; None: they need several buckets.
+
+        Raises:
+            RunError: a tensor is missing, unknown or of another shape.
+        """
+        facts = [(name, tensor.shape, tensor.dtype) for name, tensor in given]
+        if last is not None and facts == last.facts:
+            return last
+        slots = [slot for slot, _ in place(checked(given), bucket_bytes, dtype)]
+        if not slots or any(slot.offset == 0 for slot in slots[1:]):
+            return None
+        return cls(facts, slots, [described_slot(slot) for slot in slots])
+
+    def tensors(self, adapter: int, *, kept: bool) -> list[dict[str, Any]] | None:
+        """For the engine's process; None: it has them.
+
+        Args:
+            kept: the engine keeps the layout of an adapter's last update.
+        """
+        if kept and adapter in self.known:
+            return None
+        self.known.add(adapter)
+        return self.described

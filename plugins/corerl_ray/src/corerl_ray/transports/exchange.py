@@ -185,7 +185,7 @@ class Ends:
     def rounds(self, timeout: float) -> Iterator[Round]:
         """As they arrive; those of a broken group end early."""
         for number in range(len(self.places[0])):
-            if not all([end.arrived(timeout) for end in self.ends]):
+            if not all(end.arrived(timeout) for end in self.ends):
                 return
             yield Round(number, [own[number] for own in self.places], self.done)
 
