@@ -16,7 +16,6 @@ from corerl_torch.loading import load_causal_lm
 from corerl_torch.weights import ALIGNMENT, Slot, as_in_files, place, view
 from corerl_torch.weights import complete as complete
 
-
 Facts = list[tuple[str, torch.Size, torch.dtype]]
 """name, shape and dtype of the tensors of an update, in order"""
 Checked = Callable[[Iterable[tuple[str, Tensor]]], Iterable[tuple[str, Tensor]]]
