@@ -133,7 +133,7 @@ def measure(way: Any, strategy: SingleDeviceStrategy, asked: argparse.Namespace,
         return strategy.adapters(dtype) if way == "adapter" else strategy.weights(dtype)
 
     if before:
-        backend._send_adapter = functools.partial(send_apart, backend)  # type: ignore[attr-defined]
+        backend._send_adapter = functools.partial(send_apart, backend)
     strategy.rounding.stream = lambda weights, dtype: weights(dtype)  # type: ignore[method-assign]  # not measured
     try:
         if hasattr(backend, "started"):

@@ -75,7 +75,8 @@ def with_products(layer: nn.Module) -> None:
     for module in layer.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
             own: Any = module
-            own.forward = lambda hidden, own=own: BiasByProduct.apply(hidden, own.weight, own.bias)
+            apply: Any = BiasByProduct.apply
+            own.forward = lambda hidden, own=own, apply=apply: apply(hidden, own.weight, own.bias)
 
 
 class Layer:
@@ -99,32 +100,32 @@ class Layer:
         positions = torch.arange(ROW, device=asked.device).repeat(rows)[None]
         with torch.no_grad():
             cos, sin = model.model.rotary_emb(self.hidden, positions)
-        self.named = {
+        self.named: dict[str, Any] = {
             "position_embeddings": (cos.to(dtype), sin.to(dtype)),
             "cu_seq_lens_q": torch.arange(rows + 1, device=asked.device, dtype=torch.int32) * ROW,
             "max_length_q": ROW,
         }
         self.module = model.model.layers[0].to(dtype)
-        self.functions = sys.modules[type(self.module).__module__]
+        self.functions: Any = sys.modules[type(self.module).__module__]
 
     def gradients(self, run: Callable[..., Any]) -> dict[str, Tensor]:
         """Of all parameters and the input."""
-        self.hidden.grad = None
+        hidden: Any = self.hidden
+        hidden.grad = None
         self.module.zero_grad(set_to_none=True)
         result = run(self.hidden, **self.named)
         (result[0] if isinstance(result, tuple) else result).backward(self.by)
-        assert self.hidden.grad is not None
         found = {name: each.grad for name, each in self.module.named_parameters() if each.grad is not None}
-        return {"input": self.hidden.grad, **found}
+        return {"input": hidden.grad, **found}
 
 
 def measure(form: str, asked: argparse.Namespace, exact: dict[str, Tensor]) -> dict[str, Any]:
     on_gpu = asked.device == "cuda"
     torch._dynamo.reset()
     layer = Layer(asked, torch.bfloat16)
-    original = layer.functions.apply_rotary_pos_emb  # type: ignore[attr-defined]
+    original = layer.functions.apply_rotary_pos_emb
     if "halves" in form:
-        layer.functions.apply_rotary_pos_emb = halves  # type: ignore[attr-defined]
+        layer.functions.apply_rotary_pos_emb = halves
     if "products" in form:
         with_products(layer.module)
     backend = "inductor" if on_gpu else "aot_eager"
@@ -138,7 +139,7 @@ def measure(form: str, asked: argparse.Namespace, exact: dict[str, Tensor]) -> d
         if on_gpu:
             row |= timed(layer, run, asked)
     finally:
-        layer.functions.apply_rotary_pos_emb = original  # type: ignore[attr-defined]
+        layer.functions.apply_rotary_pos_emb = original
     return row
 
 
@@ -146,7 +147,8 @@ def timed(layer: Layer, run: Callable[..., Any], asked: argparse.Namespace) -> d
     """Milliseconds of forward and backward, and of kernels by kind."""
     for _ in range(3):
         layer.gradients(run)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    event: Any = torch.cuda.Event
+    start, end = event(enable_timing=True), event(enable_timing=True)
     start.record()
     for _ in range(asked.repeats):
         layer.gradients(run)

@@ -114,7 +114,8 @@ class Rollout:
         self.engine, self.before = Engine(shape, RANKS), before
         self.bucket: SharedBucket | None = None
         if before:
-            exchange.End.receive = receive_in_turn  # type: ignore[method-assign]
+            kind: Any = exchange.End
+            kind.receive = receive_in_turn
 
     def on_backend(self, function: Callable[[Any], Any]) -> Any:
         return function(self)
@@ -174,7 +175,7 @@ def receive_in_turn(end: exchange.End, timeout: float) -> None:
         torch.cuda.set_device(end.filling.device)
     for number, (given, taken, _) in enumerate(end.filling.own.rounds):
         assert end.free.acquire(timeout=timeout)
-        into = end.shared.data[end.filling.own.half * (number % exchange.HALVES) :][: sum(taken)]
+        into = end.shared.data[end.filling.own.half * (number % 2) :][: sum(taken)]
         end.channel.wait(end.start(into, into.new_empty(0), taken, given))
         synchronize()
         end.arriving.put(lambda: None)
@@ -183,17 +184,19 @@ def receive_in_turn(end: exchange.End, timeout: float) -> None:
 @contextmanager
 def rounds_of(bucket_mb: int, before: bool) -> Iterator[None]:
     """Within, plans have the rounds of before."""
-    make, most = plans.make, plans._Layout.most
+    module: Any = plans
+    make, most = module.make, module._Layout.most
 
     def fewer(*given: Any) -> plans.Plan:
-        plans._Layout.most = lambda own, weight, moves: most(own, weight, moves) if own.moves else 0  # type: ignore
-        return make(*given[:-1], bucket_mb * 2**20 // 3)
+        module._Layout.most = lambda own, weight, moves: most(own, weight, moves) if own.moves else 0
+        found: plans.Plan = make(*given[:-1], bucket_mb * 2**20 // 3)
+        return found
 
-    plans.make = fewer if before else make
+    module.make = fewer if before else make
     try:
         yield
     finally:
-        plans.make, plans._Layout.most = make, most  # type: ignore[method-assign]
+        module.make, module._Layout.most = make, most
 
 
 def bare(host: WorkerHost, size: int, repeat: int) -> float:

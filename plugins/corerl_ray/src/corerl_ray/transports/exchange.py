@@ -141,7 +141,7 @@ class End:
                 work = self.start(into, into.new_empty(0), taken, given)
                 if is_cuda:
                     self.channel.wait(work)  # the stream alone
-                    event = torch.cuda.Event()
+                    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
                     event.record()
                     self.arriving.put(event.synchronize)
                 else:
