@@ -7,7 +7,8 @@ The strategy ``torch`` holds a model of random weights, read from a folder that 
 random numbers. An engine that holds the base gets the adapter, then another engine gets all weights: seconds of an
 update (median; the first, and one that is verified, apart), bytes sent, tokens per second of 64 × 8 responses, and the
 difference of the engine's log-probs from the trainer's of the same tokens. ``--profile N`` prints the functions of this
-process that take most of N further updates. About 60 s with vLLM and 1.5B on an H100, most of it two starts of an
+process that take most of N further updates. ``--before`` adds an engine whose updates describe every tensor, and write
+each by a copy of its own. About 60 s with vLLM and 1.5B on an H100, most of it two starts of an
 engine. Exit code 1: the median is above ``--limit``, or the mean difference with the adapter is above ``--difference``.
 """
 
@@ -112,7 +113,12 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def measure(way: Any, strategy: SingleDeviceStrategy, asked: argparse.Namespace) -> Figures:
+def send_apart(backend: Any, given: list[tuple[str, Tensor]], adapter: int, verify: bool) -> None:
+    """The former way of an update."""
+    backend._send(backend._expected.checked(iter(given)), adapter, verify)
+
+
+def measure(way: Any, strategy: SingleDeviceStrategy, asked: argparse.Namespace, before: bool = False) -> Figures:
     """An engine of its own, which ends."""
     model = strategy.spec.model
     options: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.4}
@@ -126,6 +132,8 @@ def measure(way: Any, strategy: SingleDeviceStrategy, asked: argparse.Namespace)
     def stream() -> Iterator[tuple[str, Tensor]]:
         return strategy.adapters(dtype) if way == "adapter" else strategy.weights(dtype)
 
+    if before:
+        backend._send_adapter = functools.partial(send_apart, backend)
     strategy.rounding.stream = lambda weights, dtype: weights(dtype)  # type: ignore[method-assign]  # not measured
     try:
         if hasattr(backend, "started"):
@@ -146,7 +154,7 @@ def measure(way: Any, strategy: SingleDeviceStrategy, asked: argparse.Namespace)
     finally:
         backend.close()
     return Figures(
-        way,
+        f"{way}, before" if before else way,
         sent / 2**20,
         first,
         updates,
@@ -231,6 +239,7 @@ def main() -> int:
     cli.add_argument("--difference", type=float, default=0.03, help="mean difference of log-probs with the adapter")
     cli.add_argument("--ways", default="adapter,merged")
     cli.add_argument("--profile", type=int, default=0, help="number of further updates that are profiled")
+    cli.add_argument("--before", action="store_true", help="measure the former way of an adapter's update first")
     cli.add_argument("--tiny", action="store_true", help="a tiny model, for a try on the CPU; no limit of seconds")
     cli.add_argument("--layers", type=int, default=2, help="of the tiny model")
     asked = cli.parse_args()
@@ -242,6 +251,8 @@ def main() -> int:
     strategy = trainer(model)
     figures = []
     for way in asked.ways.split(","):
+        if asked.before and way == "adapter":
+            figures.append(measure(way, strategy, asked, before=True))
         figures.append(measure(way, strategy, asked))
         Console(width=160).print(table(figures, asked))
     wrong = [

@@ -15,9 +15,8 @@ import time
 
 import torch
 
-from corerl_engines.backend import described_slot
 from corerl_engines.remote import weights as engine_side
-from corerl_engines.weights import DeviceBucket
+from corerl_engines.weights import DeviceBucket, described_slot
 from corerl_torch.weights.buckets import Slot, place
 from corerl_torch.weights.digest import digest, digests
 

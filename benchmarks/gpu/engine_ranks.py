@@ -111,8 +111,20 @@ class Engine:
         """Call a method of every rank, each with arguments of its own."""
         return list(self.threads.map(lambda end, own: self._ask(end, name, own), self.ends, arguments))
 
+    def tell(self, name: str, arguments: Sequence[Sequence[Any]]) -> None:
+        """Begin :meth:`ask`; ranks take calls in order."""
+        for end, own in zip(self.ends, arguments, strict=True):
+            end.send((name, own))
+
+    def answers(self, name: str) -> list[Any]:
+        """Those to the oldest call of :meth:`tell`."""
+        return list(self.threads.map(lambda end: self._answer(end, name), self.ends))
+
     def _ask(self, end: Any, name: str, arguments: Sequence[Any]) -> Any:
         end.send((name, arguments))
+        return self._answer(end, name)
+
+    def _answer(self, end: Any, name: str) -> Any:
         if not end.poll(PATIENCE):
             raise TimeoutError(f"{name} did not end within {PATIENCE:g} s")
         result, error = end.recv()

@@ -5,7 +5,8 @@
 The shape is Qwen2.5-1.5B with random weights; 50 rows of 128 + 512 tokens, packed into micro-batches of 16,000 tokens,
 gradient checkpointing on, bf16. FLOPs are those of the model, 6 N a token and causal attention: what checkpointing and
 chunks compute once more is not counted. ``forward`` is a pass for log-probs alone, ``forward_cold`` the same where the
-allocator has given all its memory back before.
+allocator has given all its memory back before. ``before``: weights are gathered in each micro-batch, and gradients
+within the limit are multiplied by 1.
 """
 
 import argparse
@@ -28,11 +29,13 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.models import cpu_threads
 from corerl.objective import PolicyObjective, loss_weights
+from corerl_fsdp import fsdp, single_device
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
 from corerl_testing.published_shapes import SHAPES, published_config
+from corerl_torch import optimizer
 from corerl_torch.throughput import training_flops
 
 PROMPT, RESPONSE, TOKENS = 128, 512, 16384
@@ -43,6 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "compiled, chunks of 1024": {"compiled": True, "chunk": 1024},
     "compiled, chunks of 4096": {"compiled": True, "chunk": 4096},
     "compiled, full logits": {"compiled": True, "chunk": None},
+    "compiled, full logits, before": {"compiled": True, "chunk": None, "before": True},
 }
 
 
@@ -103,9 +107,17 @@ def random_batch(rows: int, response: int = RESPONSE) -> Experience:
 
 
 def _measure(
-    strategy: FsdpStrategy, batch: Experience, flops: float, repeats: int, *, compiled: bool, chunk: int | None
+    strategy: FsdpStrategy,
+    batch: Experience,
+    flops: float,
+    repeats: int,
+    *,
+    compiled: bool,
+    chunk: int | None,
+    before: bool = False,
 ) -> dict[str, float]:
     """Medians of some updates, with the rate of a bare matrix product measured between them."""
+    as_before(strategy, before)
     torch.compiler.set_stance("default" if compiled else "force_eager")
     strategy.token_model.logits_chunk_size = chunk
     started = time.perf_counter()
@@ -135,6 +147,14 @@ def _measure(
         "loss": metrics["loss"],
         "grad_norm": metrics["grad_norm"],
     }
+
+
+def as_before(strategy: Any, before: bool) -> None:
+    """Switch to the former way of an update, or back; both give equal bits."""
+    strategy._frees_weights = before
+    modules: tuple[Any, ...] = (fsdp, single_device)
+    for module in modules:
+        module.exceeds = (lambda norm, limit: True) if before else optimizer.exceeds
 
 
 def update(strategy: TrainingStrategy, batch: Experience) -> dict[str, float]:

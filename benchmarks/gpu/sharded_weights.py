@@ -2,6 +2,7 @@
 
     python benchmarks/gpu/sharded_weights.py --shapes qwen2.5-1.5b                  # two GPUs, about 60 s
     python benchmarks/gpu/sharded_weights.py --ranks 1 --trainers tp --ways exchange,broadcast    # two GPUs, 30 s
+    python benchmarks/gpu/sharded_weights.py --ranks 1 --trainers tp --ways exchange --before exchange    # 40 s
 
 Layouts of the trainer: ``fsdp`` divides the rows of every weight, ``tp`` as tensor parallel does; values are float32,
 and sent in bfloat16. The engine has as many ranks under tensor parallel, with fused projections, each in a process of
@@ -14,6 +15,10 @@ for the engine), the engine gets pieces by ``exchange``, and whole weights by ``
 ``bytes / model``: values that engine ranks get, over the bytes of the model; ``crossing`` is the part that leaves its
 GPU. ``seconds`` is what the controller waits, calls of Ray included: the median of ``--repeat``. ``bare GB/s`` is one
 NCCL broadcast of the model's bytes between two GPUs, and ``of bare`` the rate of whole updates over that.
+``--before`` measures these ways a second time as they were before rounds were in flight together: rounds of at most
+two thirds of a bucket, one buffer of the trainer, a round requested after the last one has arrived, and an engine asked
+to load a round after it has loaded the last one.
+
 ``same``: every parameter of the engine has the bits of the trainer's rounded weights. Without GPUs the same code runs
 over gloo.
 """
@@ -41,12 +46,13 @@ from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.pieces import Box, Piece
 from corerl.contracts.runtimes import Pool, Role
-from corerl_engines.backend import described_slot
-from corerl_engines.weights import DeviceBucket, HostBucket, SharedBucket
+from corerl_engines.weights import DeviceBucket, HostBucket, SharedBucket, described_slot
 from corerl_ray.calls import Call
 from corerl_ray.host import WorkerHost
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
+from corerl_ray.transports import exchange
+from corerl_torch.weights import plan as plans
 from corerl_torch.weights.buckets import Slot, place
 from corerl_torch.weights.held import local_boxes
 from corerl_torch.weights.pieces import Round
@@ -60,7 +66,9 @@ BUCKET = 2**29
 class Actor:
     """A rank of a trainer with the weights of a published shape, random numbers."""
 
-    def __init__(self, shape: str, layout: str, pieces: bool) -> None:
+    def __init__(self, shape: str, layout: str, pieces: bool, before: bool) -> None:
+        if before:
+            exchange.BUFFERS = 1
         if not dist.is_initialized():
             dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
         mesh, self.pieces = init_device_mesh(DEVICE, (RANKS,)), pieces
@@ -102,9 +110,12 @@ class Actor:
 class Rollout:
     """A rollout worker with an engine."""
 
-    def __init__(self, shape: str) -> None:
-        self.engine = Engine(shape, RANKS)
+    def __init__(self, shape: str, before: bool) -> None:
+        self.engine, self.before = Engine(shape, RANKS), before
         self.bucket: SharedBucket | None = None
+        if before:
+            kind: Any = exchange.End
+            kind.receive = receive_in_turn
 
     def on_backend(self, function: Callable[[Any], Any]) -> Any:
         return function(self)
@@ -117,9 +128,21 @@ class Rollout:
 
     def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
         self.engine.ask("begin", [()] * RANKS)
+        under_way: Round | None = None
         for each in rounds:
-            assert not any(self.engine.ask("take", [(each.number, place, verify) for place in each.places]))
-            each.done()
+            self.engine.tell("take", [(each.number, place, verify) for place in each.places])
+            if under_way is not None:
+                self._taken(under_way)
+            under_way = each
+            if self.before:
+                self._taken(each)
+                under_way = None
+        if under_way is not None:
+            self._taken(under_way)
+
+    def _taken(self, each: Round) -> None:
+        assert not any(self.engine.answers("take"))
+        each.done()
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         slots: list[Slot] = []
@@ -143,6 +166,37 @@ class Rollout:
     def sums(self) -> list[int]:
         """The digest of every parameter of every rank."""
         return [each for own in self.engine.ask("sums", [()] * RANKS) for each in own]
+
+
+def receive_in_turn(end: exchange.End, timeout: float) -> None:
+    """In place of ``End.receive``: the next round is requested when the last one is here."""
+    assert end.shared is not None and end.channel is not None
+    if end.filling.device.type == "cuda":
+        torch.cuda.set_device(end.filling.device)
+    for number, (given, taken, _) in enumerate(end.filling.own.rounds):
+        assert end.free.acquire(timeout=timeout)
+        into = end.shared.data[end.filling.own.half * (number % 2) :][: sum(taken)]
+        end.channel.wait(end.start(into, into.new_empty(0), taken, given))
+        synchronize()
+        end.arriving.put(lambda: None)
+
+
+@contextmanager
+def rounds_of(bucket_mb: int, before: bool) -> Iterator[None]:
+    """Within, plans have the rounds of before."""
+    module: Any = plans
+    make, most = module.make, module._Layout.most
+
+    def fewer(*given: Any) -> plans.Plan:
+        module._Layout.most = lambda own, weight, moves: most(own, weight, moves) if own.moves else 0
+        found: plans.Plan = make(*given[:-1], bucket_mb * 2**20 // 3)
+        return found
+
+    module.make = fewer if before else make
+    try:
+        yield
+    finally:
+        module.make, module._Layout.most = make, most
 
 
 def bare(host: WorkerHost, size: int, repeat: int) -> float:
@@ -188,7 +242,7 @@ def true_sums(host: WorkerHost, shape: str) -> list[int]:
     return found
 
 
-def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace, before: bool) -> dict[str, Any]:
     """One model, layout and way, in workers of their own."""
     gpus = RANKS if DEVICE == "cuda" else 0
     apart = way in ("exchange", "broadcast")
@@ -206,12 +260,14 @@ def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace) ->
             Role("rollout", "rollout.name", "benchmark", distributed=True, gpus=RANKS, pool=pool),
         ]
         runtime.reserve(roles)
-        actor = runtime.spawn(roles[0], Actor, shape, layout, way in ("pieces", "exchange"))
-        rollout = runtime.spawn(roles[1], Rollout, shape)
+        actor = runtime.spawn(roles[0], Actor, shape, layout, way in ("pieces", "exchange"), before)
+        rollout = runtime.spawn(roles[1], Rollout, shape, before)
         size = SENT.itemsize * sum(each.numel() for _, each in shapes(shape))
         started = time.perf_counter()
-        runtime.send_weights(actor, rollout, 0)
-        row: dict[str, Any] = {"shape": shape, "trainer": layout, "way": way, "GB": size / 1e9}
+        with rounds_of(arguments.bucket_mb, before):
+            runtime.send_weights(actor, rollout, 0)
+        named = f"{way}, before" if before else way
+        row: dict[str, Any] = {"shape": shape, "trainer": layout, "way": named, "GB": size / 1e9}
         row["first s"] = time.perf_counter() - started
         if (plan := getattr(runtime._transport, "plan", None)) is not None:
             engines = len(plan.ports) // RANKS  # without GPUs, each place of shared ones has an engine
@@ -249,6 +305,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="qwen2.5-1.5b" if DEVICE == "cuda" else "tiny")
     parser.add_argument("--trainers", default="fsdp,tp")
     parser.add_argument("--ways", default="pieces,whole")
+    parser.add_argument("--before", default="", help="of these ways, the former one too")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--bucket-mb", type=int, default=RayOptions().weights_bucket_mb)
     parser.add_argument("--ranks", type=int, default=RANKS)
@@ -264,9 +321,10 @@ def main() -> None:
     for shape in arguments.shapes.split(","):
         for layout in arguments.trainers.split(","):
             for way in ways:
-                rows.append(measure(shape, layout, way, arguments))
-                columns |= dict.fromkeys(rows[-1])
-                print(json.dumps(rows[-1]), flush=True)
+                for before in (True, False) if way in arguments.before.split(",") else (False,):
+                    rows.append(measure(shape, layout, way, arguments, before))
+                    columns |= dict.fromkeys(rows[-1])
+                    print(json.dumps(rows[-1]), flush=True)
     where = f"{needed} {torch.cuda.get_device_name()}" if DEVICE == "cuda" else "CPU, gloo"
     table = Table(*columns, title=f"{where}, torch {torch.__version__}, weights_bucket_mb={arguments.bucket_mb}")
     for row in rows:

@@ -33,7 +33,7 @@ from typing import Any
 import idle
 import numpy as np
 import torch
-from fsdp_update import few_threads, profile
+from fsdp_update import as_before, few_threads, profile
 from rich.console import Console
 from rich.table import Table
 
@@ -100,10 +100,13 @@ SMALL = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "
 
 VARIANTS: dict[str, tuple[str, bool]] = {
     "compiled": ("default", True),
+    "compiled, before": ("default", True),
     "eager": ("force_eager", True),
     "eager, transformers' attention in the tower": ("force_eager", False),
 }
-"""stance of torch.compile, attention of the tower in one call a layer"""
+"""stance of torch.compile, attention of the tower in one call a layer; ``before``: positions of images are found in
+each pass, weights are gathered in each micro-batch, and gradients within the limit are multiplied by 1
+"""
 
 
 def main() -> None:
@@ -233,8 +236,12 @@ def measure(strategy: Any, batch: Experience, name: str, work: float, asked: arg
     if on_gpu:
         visual.config._attn_implementation = tower.NAME if in_one_call else "sdpa"
     objective = PolicyObjective(functools.partial(vanilla, options=VanillaOptions()))
+    before, images = name.endswith("before"), strategy.token_model.images
+    as_before(strategy, before)
 
     def once() -> float:
+        if before:
+            images._known = Forgetful()
         began = time.perf_counter()
         strategy.update(batch, objective)
         if on_gpu:
@@ -258,6 +265,14 @@ def measure(strategy: Any, batch: Experience, name: str, work: float, asked: arg
     found |= {"share": rate / bare, "waits": waits, "peak": peak}
     print(json.dumps(found), flush=True)
     return found
+
+
+class Forgetful(dict[Any, Any]):
+    """Positions that are not remembered from one row to the next."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.clear()
+        super().__setitem__(key, value)
 
 
 def matrix_product(device: str) -> float:

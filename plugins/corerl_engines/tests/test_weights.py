@@ -5,9 +5,8 @@ import torch
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError, RunError
-from corerl_engines.backend import described_slot
 from corerl_engines.remote import weights as engine_side
-from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, device_uuid
+from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, described_slot, device_uuid
 from corerl_testing.tiny_model import reference, tiny_model
 from corerl_torch.weights.buckets import Slot, place
 

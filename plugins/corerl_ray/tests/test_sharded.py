@@ -1,12 +1,17 @@
 """Weights in pieces, from the ranks of an actor to the ranks of engines."""
 
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from pieces_world import ApartWorld, Engine, World, expected, model
 
 from corerl.errors import RunError
+from corerl_ray.transports import exchange
+from corerl_ray.transports.broadcast import Channel
+from corerl_ray.transports.sharded import Filling, Sends
 
 
 def assert_loaded(engines, tensors, dtype=torch.float32):
@@ -58,6 +63,94 @@ def test_engines_apart_have_the_same_bits_and_get_each_element_once(monkeypatch,
         assert_loaded(made, tensors)
         for tensor in tensors.values():
             tensor.mul_(1.5)
+
+
+class Group:
+    """In place of a process group: notes what is started; a round is complete when it is let through."""
+
+    def __init__(self, log):
+        self.log, self.through = log, 0
+
+    def alltoall_base(self, *_):
+        number = sum(what == "start" for what, _ in self.log)
+        self.log.append(("start", number))
+        return SimpleNamespace(
+            is_completed=lambda: self.through > number, wait=lambda: self.log.append(("wait", number))
+        )
+
+
+def stand_in(log, rounds, worker=None):
+    """A host with one end of a group of two."""
+    own = Sends(tuple(((0, 8), (0, 8), (("w", ((0, 1),), 0),)) for _ in range(rounds)), 32)
+    store = SimpleNamespace(check=lambda keys: False)
+    group = Group(log)
+    channel = Channel(SimpleNamespace(store=store), group, torch.device("cpu"))
+    end = exchange.End(Filling(own, torch.device("cpu"), exchange.BUFFERS), channel)
+    return SimpleNamespace(transport=exchange.Ends([end]), worker=worker, timeout=60.0), end, group
+
+
+def wait_for(condition):
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_an_actor_casts_a_round_while_the_one_before_travels(monkeypatch):
+    log, filled = [], Filling._fill
+    monkeypatch.setattr(Filling, "_prepare", lambda self, pieces: setattr(self, "_rounds", [()] * 5))
+    monkeypatch.setattr(Filling, "_fill", lambda *arguments: (log.append(("fill", 0)), filled(*arguments)))
+
+    class Worker:
+        def sharded_weights(self, dtype=None):
+            return threading.Lock()  # a context
+
+    host, _, group = stand_in(log, 5, Worker())
+    group.through = 5
+    assert exchange.send(host, False) is None
+    kinds = " ".join(what for what, _ in log)
+    assert kinds == "fill start fill start wait fill start wait fill start wait fill start wait wait"
+    assert [number for what, number in log if what == "wait"] == [0, 1, 2, 3, 4]
+
+
+def test_a_rollout_worker_requests_a_round_before_the_last_one_is_loaded():
+    log = []
+    host, end, group = stand_in(log, 4)
+    end.shared = SimpleNamespace(data=torch.zeros(64, dtype=torch.uint8))
+    host.transport.places = [[(0, 8)] * 4]
+    end.free = threading.Semaphore(2)
+    receiving = threading.Thread(target=end.receive, args=(60.0,))
+    receiving.start()
+    wait_for(lambda: len(log) == 2)  # none has arrived
+    rounds = host.transport.rounds(60.0)
+    group.through = 2
+    assert [next(rounds).number, next(rounds).number] == [0, 1]  # the second is announced before the first is done
+    assert [number for what, number in log if what == "start"] == [0, 1]  # whose memory the third needs
+    host.transport.done()
+    wait_for(lambda: ("start", 2) in log)
+    assert ("start", 3) not in log
+    host.transport.done()
+    receiving.join(20)
+    group.through = 4
+    assert [each.number for each in rounds] == [2, 3]
+    assert [each for each in log if each[0] == "wait"] == [("wait", number) for number in range(4)]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_transfer_has_one_collective_a_round_and_a_rank_waits_for_digests_once(monkeypatch, verify):
+    tensors, engine = model(), Engine(2)
+    world = ApartWorld(monkeypatch, tensors, 2, [engine], 300)
+    plan = world.plan()
+    world.send(1, verify=verify)
+    assert len(plan.rounds) > 3
+    started, waits, starting, lists = [], [], exchange.End.start, torch.Tensor.tolist
+    monkeypatch.setattr(exchange.End, "start", lambda *own: (started.append(own[0]), starting(*own))[1])
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: (waits.append(self), lists(self))[1])
+    assert not any(world.send(2, verify=verify))
+    ends = {id(each): sum(own is each for own in started) for each in started}
+    assert [*ends.values()] == [len(plan.rounds)] * 4  # two of the actor, two of the engine
+    assert len(waits) == (2 if verify else 0)
+    assert_loaded([engine], tensors)
 
 
 def test_a_lost_rollout_worker_breaks_the_group_and_the_others_go_on_in_another(monkeypatch):

@@ -13,7 +13,14 @@ from corerl.contracts.config import ModelConfig, OptimConfig, TrainConfig
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
-from corerl_torch.optimizer import build_optimizer, initial_state, move_state, restore_optimizer
+from corerl_torch.optimizer import (
+    build_optimizer,
+    clip_gradients,
+    exceeds,
+    initial_state,
+    move_state,
+    restore_optimizer,
+)
 from corerl_torch.optimizers import eight_bit, rules
 from corerl_torch.optimizers.contract import StoresState
 from corerl_torch.optimizers.muon import A, B, C
@@ -50,6 +57,19 @@ def polar(matrix: torch.Tensor) -> torch.Tensor:
         sizes = A * sizes + B * sizes**3 + C * sizes**5
     assert sizes.min() > 0.6 and sizes.max() < 1.25
     return left @ torch.diag_embed(sizes) @ right
+
+
+def test_a_norm_within_the_limit_leaves_every_bit_of_the_gradients():
+    weight, kept = nn.Parameter(torch.zeros(50)), set()
+    near = [1.0 + step * 2.0**-23 for step in range(-40, 3)]
+    for norm in [*near, 0.0, 0.5, 0.9999, 1.5, 30.0, math.inf]:
+        gradient = torch.linspace(-1, 1, 50)
+        weight.grad = gradient.clone()
+        clip_gradients([weight], 1.0, torch.tensor(norm))
+        if not exceeds(norm, 1.0):
+            assert torch.equal(weight.grad, gradient)
+            kept.add(norm)
+    assert kept >= {0.0, 0.5, 0.9999} and kept.isdisjoint({1.0, 1.5, 30.0, math.inf})
 
 
 def test_muon_orthogonalises_matrices_and_each_expert() -> None:

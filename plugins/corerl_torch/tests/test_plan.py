@@ -115,8 +115,16 @@ def test_no_round_of_several_weights_exceeds_its_limit():
     held = [{weight.name: [whole(weight.shape)] for weight in weights}]
     plan = make(weights, held, held, [0], 150)
     assert len(plan.rounds) > 5
-    for each in plan.rounds:
-        assert each.bytes[0][0] <= 150 or len({one.name for one in each.parts}) == 1
+    assert all(each.bytes[0][0] <= 150 for each in plan.rounds)
+
+
+def test_rounds_use_the_memory_that_the_largest_weight_needs():
+    weights = [Weight(f"w{number}", (16,), "float32", 4) for number in range(30)]
+    weights.insert(7, Weight("embed", (256,), "float32", 4))
+    held = [{weight.name: [whole(weight.shape)] for weight in weights}]
+    plan = make(weights, held, held, [0], 150)
+    assert plan.room() == (1040, 1040)  # 256 · 4 and a digest
+    assert [len(each.parts) for each in plan.rounds] == [7, 1, 13, 10]  # 13 · (64 + 16) = 1040
 
 
 def test_a_weight_that_nobody_holds_is_named():

@@ -13,14 +13,14 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.errors import DataError
+from corerl.errors import DataError, RunError
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 from corerl_torch import media_store
 from corerl_torch.families.vision import VISION, VISION_COLUMNS
-from corerl_torch.media import ImageInputs, images_of
+from corerl_torch.media import IMAGE, VIDEO, ImageInputs, _behind_media, _grids, images_of
 from corerl_torch.media_store import COLUMN
 from corerl_vision.videos import of_a_frame
 from pictures import picture, png, tokenizer_of
@@ -94,6 +94,33 @@ def test_positions_are_those_of_the_paper(folder: Path) -> None:
         begin = start + 3 + (end - 6 - start - 6)
         assert torch.equal(last, pair + begin - start) and found[:, end].tolist() == [begin + 3] * 3
     assert (found[:, end + 1 :] - found[:, end:-1] == 1).all()
+
+
+def test_positions_of_images_are_found_once_for_all_responses(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"images": [picture(9, 40, 70)], "videos": [{"video": FRAMES, "fps": 1.0}]}
+    _, ids, columns = encoded(folder, "a <image> and <video>?", **given)
+    images, model = images_of(columns[COLUMN]), strategy(folder).model
+    types = torch.zeros(1, len(ids) + 9, dtype=torch.int64)
+    for image in images:
+        types[0, image.places()] = VIDEO if image.frames_apart() else IMAGE
+    inputs, calls = ImageInputs(model), []
+    find = inputs.body.get_rope_index
+    rows = torch.tensor([[*ids, *range(9)], [*ids, *range(40, 49)], [*range(len(ids) + 9)]])
+    whole = _behind_media(find(rows[:1], types, **_grids(images))[0][:, 0], types[0])
+    monkeypatch.setattr(
+        inputs.body, "get_rope_index", lambda *given, **more: (calls.append(1), find(*given, **more))[1]
+    )
+    for _ in range(2):
+        found = inputs.positions(rows, [len(ids) + 9, len(ids) + 4, 7], [images, images, ()])
+        assert torch.equal(found[:, 0], whole)
+        assert torch.equal(found[:, 1, : len(ids) + 4], whole[:, : len(ids) + 4])
+        assert not found[:, 1, len(ids) + 4 :].any() and not found[:, 2, 7:].any()
+        assert found[:, 2, :7].tolist() == [list(range(7))] * 3
+    assert len(calls) == 1
+    last = max(int(image.places().max()) for image in images)
+    for known in (inputs, ImageInputs(model)):
+        with pytest.raises(RunError, match=f"row of {last} tokens ends inside of an image"):
+            known.positions(rows, [last] * 3, [images] * 3)
 
 
 def strategy(folder: Path, **options: Any) -> SingleDeviceStrategy:

@@ -29,7 +29,15 @@ from corerl_engines.options import EngineOptions, check_record
 from corerl_engines.parallel import check_parallel
 from corerl_engines.process import Answer, EngineKind, EngineProcess
 from corerl_engines.remote import frames
-from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
+from corerl_engines.weights import (
+    DeviceBucket,
+    ExpectedWeights,
+    HostBucket,
+    Layout,
+    SharedBucket,
+    described_slot,
+    device_uuid,
+)
 from corerl_torch.weights import Slot, place
 from corerl_torch.weights.digest import digest
 from corerl_torch.weights.pieces import Round
@@ -78,6 +86,7 @@ class EngineBackend:
             check_parallel(self._expected.config, gpus, device, len(nodes.here))
         loaded = "dummy" not in (model.load_format, options.load_format)
         self._shared: list[SharedBucket] = []
+        self._layout: Layout | None = None
         self._process = EngineProcess(
             kind,
             options.python,
@@ -167,7 +176,10 @@ class EngineBackend:
             DeadlineError: the engine did not answer within ``timeout`` seconds, and was killed.
         """
         with self._update(version) as adapter:
-            self._send(self._expected.checked(weights), adapter, verify)
+            if self._adapters:
+                self._send_adapter(list(weights), adapter, verify)
+            else:
+                self._send(self._expected.checked(weights), adapter, verify)
 
     @contextlib.contextmanager
     def _update(self, version: int) -> Iterator[int]:
@@ -294,6 +306,27 @@ class EngineBackend:
             on_finished(position, completions)
         return completions
 
+    def _send_adapter(self, given: list[tuple[str, Tensor]], adapter: int, verify: bool) -> None:
+        """Send an adapter in one bucket, without a description of it if the engine has the same from its last update.
+
+        An adapter of several buckets is sent as all weights are.
+        """
+        last, self._layout = self._layout, None  # of an update that fails, the engine may lack it
+        size, checked = self._options.bucket_mb * 2**20, self._expected.checked
+        layout = Layout.of(last, given, checked, size, self._dtype)
+        if layout is None:
+            self._send(iter(checked(given)), adapter, verify)
+            return
+        self._reserve(given[0][1].device)
+        tensors = [tensor for _, tensor in given]
+        lane = _Lane(self._shared[0], adapter, layout.slots)
+        if verify:
+            lane.given = [digest(tensor, slot.dtype) for tensor, slot in zip(tensors, layout.slots, strict=True)]
+        lane.shared.write_together(layout.slots, tensors)
+        self._submit(lane, verify, layout.tensors(adapter, kept=self._ready["keeps_layouts"]))
+        self._wait_for(lane)
+        self._layout = layout
+
     def _send(self, weights: Iterator[tuple[str, Tensor]], adapter: int, verify: bool) -> None:
         """Send the buckets one by one; with two, one is filled while the engine loads the other."""
         first = next(weights, None)
@@ -305,23 +338,25 @@ class EngineBackend:
         lane: _Lane | None = None
         for slot, tensor in place(chain([first], weights), self._options.bucket_mb * 2**20, self._dtype):
             if lane is None or slot.offset == 0:
-                self._submit(lane, verify)
+                self._load(lane, verify)
                 lane = next(turns)
                 self._wait_for(lane)
             if verify:
                 lane.given.append(digest(tensor, slot.dtype))
             lane.shared.write(slot, tensor)
             lane.slots.append(slot)
-        self._submit(lane, verify)
+        self._load(lane, verify)
         for lane in lanes:
             self._wait_for(lane)
 
-    def _submit(self, lane: "_Lane | None", verify: bool) -> None:
+    def _load(self, lane: "_Lane | None", verify: bool) -> None:
         if lane is not None:
-            lane.shared.arrive()
-            tensors = [described_slot(slot) for slot in lane.slots]
-            bucket = {"source": lane.shared.source, "adapter": lane.adapter, "tensors": tensors}
-            lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
+            self._submit(lane, verify, [described_slot(slot) for slot in lane.slots])
+
+    def _submit(self, lane: "_Lane", verify: bool, tensors: list[dict[str, Any]] | None) -> None:
+        lane.shared.arrive()
+        bucket = {"source": lane.shared.source, "adapter": lane.adapter, "tensors": tensors}
+        lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
 
     def _wait_for(self, lane: "_Lane") -> None:
         """Wait until the engine has loaded the bucket, which is then empty."""
@@ -379,12 +414,6 @@ def model_arguments(model: ModelConfig) -> tuple[str, bool]:
     """The model's path for a process in another folder, and whether it is a local folder."""
     folder = Path(model.path).expanduser()
     return (str(folder.absolute()), True) if folder.is_dir() else (model.path, False)
-
-
-def described_slot(slot: Slot) -> dict[str, Any]:
-    """For :func:`corerl_engines.remote.weights.read`."""
-    dtype = str(slot.dtype).removeprefix("torch.")
-    return {"name": slot.name, "dtype": dtype, "shape": list(slot.shape), "offset": slot.offset}
 
 
 def _described(request: GenerationRequest) -> dict[str, Any]:

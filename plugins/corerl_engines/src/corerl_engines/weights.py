@@ -3,7 +3,8 @@
 import dataclasses
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -12,8 +13,13 @@ from torch import Tensor
 from corerl.contracts.config import ModelConfig
 from corerl_torch import lora
 from corerl_torch.loading import load_causal_lm
-from corerl_torch.weights import ALIGNMENT, Slot, as_in_files, view
+from corerl_torch.weights import ALIGNMENT, Slot, as_in_files, place, view
 from corerl_torch.weights import complete as complete
+
+Facts = list[tuple[str, torch.Size, torch.dtype]]
+"""name, shape and dtype of the tensors of an update, in order"""
+Checked = Callable[[Iterable[tuple[str, Tensor]]], Iterable[tuple[str, Tensor]]]
+"""as :meth:`ExpectedWeights.checked`"""
 
 
 class ExpectedWeights:
@@ -73,6 +79,10 @@ class SharedBucket(Protocol):
         """Copy a tensor to its slot; the tensor can be overwritten afterwards, by this process's present stream."""
         ...
 
+    def write_together(self, slots: Sequence[Slot], tensors: Sequence[Tensor]) -> None:
+        """As :meth:`write`, of many small tensors in few calls of the device."""
+        ...
+
     def arrive(self) -> None:
         """Wait until all copies have arrived; the engine's process may read them then."""
         ...
@@ -98,6 +108,10 @@ class HostBucket:
         assert self._memory is not None
         view(self._memory, slot).copy_(tensor.detach())
 
+    def write_together(self, slots: Sequence[Slot], tensors: Sequence[Tensor]) -> None:
+        for slot, tensor in zip(slots, tensors, strict=True):
+            self.write(slot, tensor)
+
     def arrive(self) -> None:
         pass
 
@@ -114,6 +128,8 @@ class DeviceBucket:
         self._memory: Tensor | None = torch.empty(size, dtype=torch.uint8, device=device)
         self._views: dict[Slot, Tensor] = {}
         """made once: a view takes as long as a small copy"""
+        self._together: tuple[Sequence[Slot], list[Tensor]] = (), []
+        """the last slots that were written together, and their views"""
         storage: Any = self._memory.untyped_storage()
         _, block, length, offset, counter, counter_offset, event, wait = storage._share_cuda_()
         handle = [block.hex(), length, offset, counter.hex(), counter_offset, event.hex(), wait]
@@ -130,6 +146,13 @@ class DeviceBucket:
             own = self._views[slot] = view(self._memory, slot)
         own.copy_(tensor.detach())
 
+    def write_together(self, slots: Sequence[Slot], tensors: Sequence[Tensor]) -> None:
+        memory = self._memory
+        assert memory is not None
+        if self._together[0] is not slots:
+            self._together = slots, [view(memory, slot) for slot in slots]
+        torch._foreach_copy_(self._together[1], [tensor.detach() for tensor in tensors], non_blocking=True)
+
     def arrive(self) -> None:
         assert self._memory is not None
         torch.cuda.current_stream(self._memory.device).synchronize()  # the engine's process does not see this stream
@@ -139,9 +162,64 @@ class DeviceBucket:
         if self._memory is not None:
             storage: Any = torch.UntypedStorage
             storage._release_ipc_counter_cuda(*self._counter)
-            self._memory, self._views = None, {}
+            self._memory, self._views, self._together = None, {}, ((), [])
+
+
+def described_slot(slot: Slot) -> dict[str, Any]:
+    """For :func:`corerl_engines.remote.weights.read`."""
+    dtype = str(slot.dtype).removeprefix("torch.")
+    return {"name": slot.name, "dtype": dtype, "shape": list(slot.shape), "offset": slot.offset}
 
 
 def device_uuid(device: torch.device) -> str:
     """The name of a CUDA device, equal in every process and for every CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(device).uuid)
+
+
+@dataclass
+class Layout:
+    """The layout of updates that fit in one bucket: hundreds of small tensors, which are described once.
+
+    Attributes:
+        slots: of the tensors, in order.
+        described: for :func:`corerl_engines.remote.weights.read`.
+        known: numbers of the adapters of which the engine has this layout.
+    """
+
+    facts: Facts
+    slots: list[Slot]
+    described: list[dict[str, Any]]
+    known: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls,
+        last: "Layout | None",
+        given: Sequence[tuple[str, Tensor]],
+        checked: Checked,
+        bucket_bytes: int,
+        dtype: torch.dtype,
+    ) -> "Layout | None":
+        """``last`` if it is that of these tensors; None: they need several buckets.
+
+        Raises:
+            RunError: a tensor is missing, unknown or of another shape.
+        """
+        facts = [(name, tensor.shape, tensor.dtype) for name, tensor in given]
+        if last is not None and facts == last.facts:
+            return last
+        slots = [slot for slot, _ in place(checked(given), bucket_bytes, dtype)]
+        if not slots or any(slot.offset == 0 for slot in slots[1:]):
+            return None
+        return cls(facts, slots, [described_slot(slot) for slot in slots])
+
+    def tensors(self, adapter: int, *, kept: bool) -> list[dict[str, Any]] | None:
+        """For the engine's process; None: it has them.
+
+        Args:
+            kept: the engine keeps the layout of an adapter's last update.
+        """
+        if kept and adapter in self.known:
+            return None
+        self.known.add(adapter)
+        return self.described

@@ -37,7 +37,7 @@ from corerl_torch.experts.parallel import expert_group
 from corerl_torch.loading import model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.micro_batches import lockstep_micro_batches
-from corerl_torch.optimizer import build_optimizer, clip_gradients, gradient_norm, move_state
+from corerl_torch.optimizer import build_optimizer, clip_gradients, exceeds, gradient_norm, move_state
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.schedules import build_schedule
@@ -64,6 +64,9 @@ class FsdpStrategy:
         with ranks.deadline("loading the model", timeout):
             self.token_model: Any = sharded_model(spec, self.options, shards, sharing, experts, tensor)
         self.model: Any = self.token_model.model
+        divided = shards.shape[-1] > 1 or self.options.offload_policy
+        self._frees_weights = self.options.reshard_after_forward and divided
+        """gathered weights are freed after each pass; otherwise they stay until the last pass of an update"""
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
         self._savers: Any = None
@@ -288,7 +291,9 @@ class FsdpStrategy:
             self.balance.prepare(mini_batch, lambda: self._count(mini_batch, cuts), dist.all_reduce, counts_rows=leads)
         with self.loss_scale.scaled(self.model.parameters()) as scale:
             for number, rows in enumerate(cuts, start=1):
-                self.token_model.set_requires_gradient_sync(self.options.sums_at_once or number == len(cuts))
+                is_last = number == len(cuts)
+                self.token_model.set_requires_gradient_sync(self.options.sums_at_once or is_last)
+                self.token_model.set_reshard_after_backward(self._frees_weights or is_last)
                 self._backward(mini_batch, rows, objective, sums, scale)
         return ranks.gather(vars(sums.numbers()))
 
@@ -324,8 +329,9 @@ class FsdpStrategy:
 
     def _step(self, norm: float) -> float:
         """Clip the gradient and take the optimizer step; returns the learning rate."""
-        limit, total = self.spec.grad_clip, torch.tensor(norm, device=self.spec.device)
-        clip_gradients(self.model.parameters(), limit, total)
+        if exceeds(norm, self.spec.grad_clip):
+            total = torch.tensor(norm, device=self.spec.device)
+            clip_gradients(self.model.parameters(), self.spec.grad_clip, total)
         lr = float(self.schedule.get_last_lr()[0])
         if self.options.optimizer_offload or self.options.param_offload:  # a loaded state is where the weights rest
             self._move(optimizer=self.spec.device)

@@ -30,7 +30,16 @@ from corerl_torch.loading import load_model, model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.media import freeze_tower
 from corerl_torch.micro_batches import micro_batches
-from corerl_torch.optimizer import build_optimizer, check_optimizer, move_state, restore_optimizer, set_rates
+from corerl_torch.optimizer import (
+    build_optimizer,
+    check_optimizer,
+    clip_gradients,
+    exceeds,
+    gradient_norm,
+    move_state,
+    restore_optimizer,
+    set_rates,
+)
 from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.schedules import build_schedule, restore_schedule
@@ -97,7 +106,11 @@ class SingleDeviceStrategy:
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         numbers = self.accumulate(mini_batch, objective)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
+        parameters = list(self.model.parameters())
+        total = gradient_norm(parameters)
+        norm = float(total)
+        if exceeds(norm, self.spec.grad_clip):
+            clip_gradients(parameters, self.spec.grad_clip, total)
         overflowed = self.loss_scale.overflowed(numbers.loss, norm)
         of_scale = self.loss_scale.metrics(overflowed=overflowed)
         if overflowed:

@@ -27,6 +27,9 @@ TOWERS = frozenset({"visual", "vision_tower", "vision_model"})
 TYPED = frozenset({"gemma3", "gemma4"})
 """values of ``model_type`` whose masks of attention are made from the types of tokens, as tests prove"""
 
+KNOWN_ROWS = 4096
+"""rows of images whose positions are remembered, at 24 bytes a token"""
+
 IMAGE, VIDEO = 1, 2
 """types of tokens, as processors of transformers number them"""
 
@@ -160,6 +163,8 @@ class ImageInputs:
         self._names = {name for name in names if name != "kwargs"}
         self._ways = Ways.of(type(self.body), self.body.config.model_type)
         self._blank = self._blank_features() if every_pass else None
+        self._known: dict[tuple[Image, ...], Tensor] = {}
+        """images of a row -> positions to the last of them"""
 
     @property
     def has_own_positions(self) -> bool:
@@ -173,19 +178,35 @@ class ImageInputs:
             ids: (B, S).
             lengths: tokens of each row.
         """
-        found = torch.zeros(3, *ids.shape, dtype=torch.int64, device=ids.device)
+        found = torch.zeros(3, *ids.shape, dtype=torch.int64)
         for row, (length, own) in enumerate(zip(lengths, images, strict=True)):
-            own = [image for image in own if image.start < length]
-            if not own:
-                found[:, row, :length] = torch.arange(length, device=ids.device)
-                continue
-            types = torch.zeros(1, length, dtype=torch.int64)
-            for image in own:
+            index = self._to_the_last(tuple(image for image in own if image.start < length), ids[row, :length])
+            end = index.shape[1]
+            found[:, row, :end] = index
+            if end < length:
+                first = int(index.max()) + 1 if end else 0
+                found[:, row, end:length] = torch.arange(first, first + length - end)
+        return found.to(ids.device)
+
+    def _to_the_last(self, images: tuple[Image, ...], ids: Tensor) -> Tensor:
+        """(3, n) positions of a row's first tokens, to the last one of an image; later tokens count on from them.
+
+        They are those of all responses to a prompt, and of all passes.
+        """
+        if not images:
+            return torch.zeros(3, 0, dtype=torch.int64)
+        if images not in self._known:
+            end = 1 + max(int(image.places().max()) for image in images)
+            types = torch.zeros(1, end, dtype=torch.int64)
+            _check_whole(end, len(ids))
+            for image in images:
                 types[0, image.places()] = VIDEO if image.frames_apart() else IMAGE
-            arguments = _grids(own)
-            index, _ = self.body.get_rope_index(ids[row : row + 1, :length].cpu(), types, **arguments)
-            found[:, row, :length] = _behind_media(index[:, 0], types[0]).to(ids.device)
-        return found
+            index, _ = self.body.get_rope_index(ids[None, :end].cpu(), types, **_grids(images))
+            if len(self._known) >= KNOWN_ROWS:
+                self._known.clear()
+            self._known[images] = _behind_media(index[:, 0], types[0])
+        _check_whole(self._known[images].shape[1], len(ids))
+        return self._known[images]
 
     @contextlib.contextmanager
     def reading(
@@ -273,6 +294,15 @@ class ImageInputs:
         pinned = self.body.device.type == "cuda"
         joined = {name: _below([torch.from_numpy(each[name]) for each in stored], pinned) for name in names}
         return tower.with_indices(self.body, joined)
+
+
+def _check_whole(end: int, length: int) -> None:
+    """
+    Raises:
+        RunError: the tokens of a row's last image end behind the row.
+    """
+    if end > length:
+        raise RunError(f"a row of {length} tokens ends inside of an image, whose last token is number {end}")
 
 
 def _feature(image: Image, name: str) -> Any:

@@ -98,6 +98,11 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float, norm: Tensor) -> 
         torch.nn.utils.clip_grads_with_norm_(alike, limit, norm)
 
 
+def exceeds(norm: float, limit: float) -> bool:
+    """Whether :func:`clip_gradients` would change a gradient: otherwise it would multiply all of them by 1."""
+    return bool(limit / (torch.tensor(norm, dtype=torch.float32) + 1e-6) < 1)
+
+
 def initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     """The state of a weight before its first update: AdamW's, or what the optimizer says."""
     if isinstance(optimizer, StartsState):

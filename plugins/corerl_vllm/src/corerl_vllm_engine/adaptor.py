@@ -94,6 +94,7 @@ class VllmEngine:
     adapters: Sequence[Any] = ()
     """those that samples name by their numbers; without any, updates are all weights"""
     reads_images = False
+    keeps_layouts = True
 
     def __init__(
         self,

@@ -39,6 +39,8 @@ class Replicas:
     any other to the engine with the fewest tokens under way.
     """
 
+    keeps_layouts = True
+
     def __init__(self, engines: list[Any]) -> None:
         self._engines = self.parts = engines
         self.dead: type[BaseException] = engines[0].dead

@@ -195,6 +195,8 @@ class Receiver:
     device: Any
     digest: Digest
     arrived: int = 0
+    _differs: list[tuple[list[str], Tensor]] = field(default_factory=list)
+    """of the rounds so far: the names of pieces, and whether each digest is another, on the device"""
     _copies: dict[tuple[int, int], tuple[list[Tensor], list[Tensor]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -207,12 +209,15 @@ class Receiver:
     def begin(self) -> None:
         """The next round is the first of an update."""
         self.arrived = 0
+        self._differs.clear()
         if self.in_place:
             for fill in self.found.reads.fills:
                 fill()
 
     def take(self, number: int, base: int, size: int, *, verify: bool) -> tuple[list[str], set[str]]:
         """Load a round; returns the names of changed weights, and those of the loader's parameters.
+
+        The last round returns the changed weights of all rounds, so that the host waits for digests once.
 
         Args:
             number: of the round, from 0.
@@ -226,7 +231,8 @@ class Receiver:
         is_here = flat.device.type == "cpu" or flat.device.index == torch.cuda.current_device()
         if not is_here:  # an engine that can sleep keeps weights in memory that other devices cannot write
             flat = flat.to(torch.cuda.current_device())
-        changed = self._changed(slots, flat) if verify else []
+        if verify:
+            self._compare(slots, flat)
         to, source = self._direct(number, base if is_here else -1, flat)
         if to:
             torch._foreach_copy_(to, source, non_blocking=True)
@@ -234,14 +240,21 @@ class Receiver:
         loaded = set(self.found.load(self._assembled(others, flat)) or ()) if others else set()
         if self.in_place and self.arrived == len(self._rounds):
             loaded |= self.found.loaded
-        return changed, loaded
+        return self._changed() if self.arrived == len(self._rounds) else [], loaded
 
-    def _changed(self, slots: Sequence[Slot], flat: Tensor) -> list[str]:
-        if not slots:
+    def _compare(self, slots: Sequence[Slot], flat: Tensor) -> None:
+        if slots:
+            taken = torch.stack([self.digest(slot.view(flat), slot.dtype) for slot in slots])
+            given = torch.cat([slot.digest(flat) for slot in slots])
+            self._differs.append(([slot.name for slot in slots], taken != given))
+
+    def _changed(self) -> list[str]:
+        if not self._differs:
             return []
-        taken = torch.stack([self.digest(slot.view(flat), slot.dtype) for slot in slots])
-        given = torch.cat([slot.digest(flat) for slot in slots])
-        return sorted({slot.name for slot, is_other in zip(slots, (taken != given).tolist(), strict=True) if is_other})
+        names = [name for of_round, _ in self._differs for name in of_round]
+        differs: list[bool] = torch.cat([each for _, each in self._differs]).tolist()
+        self._differs.clear()
+        return sorted({name for name, is_other in zip(names, differs, strict=True) if is_other})
 
     def _is_direct(self, name: str) -> bool:
         return self.in_place and self.found.reads.direct(name) is not None

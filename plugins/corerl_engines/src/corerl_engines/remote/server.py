@@ -55,6 +55,9 @@ class Engine(Protocol):
     devices: list[str]
     """UUIDs of the CUDA devices that all its workers on this node see"""
 
+    keeps_layouts: bool
+    """``tensors`` of a bucket may be None, if they are those of the adapter's last bucket; an adaptor may lack it"""
+
     parts: "Sequence[Engine]"
     """engines side by side among which this one divides samples; the engine itself if there are none"""
 
@@ -147,6 +150,7 @@ async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     reader, writer = await asyncio.open_connection(sock=connection)
     facts = {"vocabulary": engine.vocabulary, "devices": engine.devices, "parts": len(engine.parts)}
     facts["context"] = getattr(engine, "context", None)
+    facts["keeps_layouts"] = getattr(engine, "keeps_layouts", False)
     writer.write(frames.pack({"event": "load", "load": await engine.report()}))
     writer.write(frames.pack({"event": "ready", **facts}))
     await Server(engine, writer, loaded=settings["loaded"]).run(reader)

@@ -39,9 +39,17 @@ class Held:
         self._layout: list[dict[str, Any]] = []
 
     def take(self, bucket: Mapping[str, Any], device: torch.device) -> bool:
-        """Copy a bucket, described as for :func:`read`; returns whether its tensors replaced earlier ones in place."""
-        layout = bucket["tensors"]
-        flat = _opened(bucket)
+        """Copy a bucket, described as for :func:`read`; returns whether its tensors replaced earlier ones in place.
+
+        ``tensors`` is None if they are those of the last bucket.
+
+        Raises:
+            RuntimeError: there was no last bucket.
+        """
+        layout = self._layout if bucket["tensors"] is None else bucket["tensors"]
+        if not layout:
+            raise RuntimeError("the tensors of an adapter are not described, and no earlier update had described them")
+        flat = _opened({**bucket, "tensors": layout})
         if layout == self._layout:
             self.memory.copy_(flat[: len(self.memory)])
             return True

@@ -83,7 +83,7 @@ def make(name: str, options: RayOptions, actor: Group, rollout: Group) -> Transp
     if name == "broadcast":
         return Broadcast(actor, rollout, bucket_bytes)
     if name == "exchange":
-        return Exchange(actor, rollout, bucket_bytes * 2 // 3)
+        return Exchange(actor, rollout, bucket_bytes)
     return ObjectStore(actor, rollout, bucket_bytes)
 
 

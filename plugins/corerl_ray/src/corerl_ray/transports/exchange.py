@@ -3,12 +3,18 @@
 As :mod:`corerl_ray.transports.sharded`, with one process group of the actor's ranks and all engines' ranks: NCCL on
 GPUs, gloo without. A rollout worker is in the group once for each rank of its engine, by a thread, on the GPU of this
 rank, where the rank reads the memory by CUDA IPC.
+
+Both sides have two buffers, so that a round is cast while the previous one travels, and the next one is requested
+before the engine has loaded it. On GPUs the actor's processes wait for no round, and a rollout worker waits once for
+each.
 """
 
+import functools
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +36,9 @@ from corerl_torch.weights.pieces import BackendWorker, Round, ShardedBackend
 from corerl_torch.weights.plan import Plan
 
 KEY = "runtime.options.weights_transport"
+
+BUFFERS = 2
+"""of an actor worker"""
 
 
 @dataclass
@@ -102,37 +111,62 @@ class End:
     channel: Channel | None = None
     shared: Shared | None = None
     free: threading.Semaphore = field(default_factory=threading.Semaphore)
-    arrived: "queue.SimpleQueue[bool]" = field(default_factory=queue.SimpleQueue)
+    arriving: "queue.SimpleQueue[Callable[[], None] | None]" = field(default_factory=queue.SimpleQueue)
+    """of each requested round, a function that waits until it is here; None: there will be no other"""
 
-    def exchange(self, into: Tensor, given: Tensor, sizes_into: Sequence[int], sizes: Sequence[int]) -> None:
-        """One all-to-all.
+    def start(self, into: Tensor, given: Tensor, sizes_into: Sequence[int], sizes: Sequence[int]) -> Any:
+        """Start one all-to-all; :meth:`Channel.wait` for the result.
 
         Raises:
             BrokenError: another process of the group has ended.
         """
         assert self.channel is not None
+        if self.channel.broken:
+            raise BrokenError
         with self.channel.breaking():
             options = dist.AllToAllOptions()
-            work = self.channel.group.alltoall_base(into, given, list(sizes_into), list(sizes), options)
-        self.channel.wait(work)
+            return self.channel.group.alltoall_base(into, given, list(sizes_into), list(sizes), options)
 
     def receive(self, timeout: float) -> None:
-        """Receive the rounds of an update, each as soon as a half of the memory is free."""
-        assert self.shared is not None
-        if self.filling.device.type == "cuda":
+        """Request the rounds of an update, each as soon as a half of the memory is free."""
+        assert self.shared is not None and self.channel is not None
+        is_cuda = self.filling.device.type == "cuda"
+        if is_cuda:
             torch.cuda.set_device(self.filling.device)
         try:
             for number, (given, taken, _) in enumerate(self.filling.own.rounds):
                 if not self.free.acquire(timeout=timeout):
                     raise DeadlineError(f"a round of weights was not loaded within {timeout:g} s")
                 into = self.shared.data[self.filling.own.half * (number % HALVES) :][: sum(taken)]
-                self.exchange(into, into.new_empty(0), taken, given)
-                if into.is_cuda:
-                    torch.cuda.current_stream().synchronize()
-                self.arrived.put(True)
+                work = self.start(into, into.new_empty(0), taken, given)
+                if is_cuda:
+                    self.channel.wait(work)  # the stream alone
+                    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                    event.record()
+                    self.arriving.put(event.synchronize)
+                else:
+                    self.arriving.put(functools.partial(self.channel.wait, work))
         except BaseException:
-            self.arrived.put(False)
+            self.arriving.put(None)
             raise
+
+    def arrived(self, timeout: float) -> bool:
+        """Wait for the next round; False: the group is broken.
+
+        Raises:
+            DeadlineError: it was not even requested.
+        """
+        try:
+            wait = self.arriving.get(timeout=timeout)
+        except queue.Empty:
+            raise DeadlineError(f"a round of weights did not arrive within {timeout:g} s") from None
+        if wait is None:
+            return False
+        try:
+            wait()
+        except BrokenError:
+            return False
+        return True
 
 
 @dataclass
@@ -151,12 +185,8 @@ class Ends:
     def rounds(self, timeout: float) -> Iterator[Round]:
         """As they arrive; those of a broken group end early."""
         for number in range(len(self.places[0])):
-            for end in self.ends:
-                try:
-                    if not end.arrived.get(timeout=timeout):
-                        return
-                except queue.Empty:
-                    raise DeadlineError(f"a round of weights did not arrive within {timeout:g} s") from None
+            if not all(end.arrived(timeout) for end in self.ends):
+                return
             yield Round(number, [own[number] for own in self.places], self.done)
 
     def done(self) -> None:
@@ -175,7 +205,7 @@ def take_part(host: WorkerHost, parts: Sequence[Sends]) -> None:
                 end.shared.close()
     own = own_device()
     devices = [own if own.type == "cpu" else torch.device("cuda", rank) for rank in range(len(parts))]
-    host.transport = Ends([End(Filling(*each)) for each in zip(parts, devices, strict=True)])
+    host.transport = Ends([End(Filling(*each, BUFFERS)) for each in zip(parts, devices, strict=True)])
 
 
 def expect(host: WorkerHost, plans: Sequence[dict[str, Any]], places: Sequence[Sequence[tuple[int, int]]]) -> None:
@@ -213,10 +243,15 @@ def send(host: WorkerHost, verify: bool) -> Broken | None:
     """In every actor worker."""
     (end,) = host.transport.ends
     assert end.channel is not None
+    under_way: deque[Any] = deque()
     try:
         with left_by_others(end.channel):
             for given, taken, buffer in end.filling.rounds(host, verify):
-                end.exchange(buffer.new_empty(0), buffer, taken, given)
+                under_way.append(end.start(buffer.new_empty(0), buffer, taken, given))
+                if len(under_way) == end.filling.buffers:  # the next round fills the buffer of the first
+                    end.channel.wait(under_way.popleft())
+            for work in under_way:
+                end.channel.wait(work)
     except BrokenError:
         end.channel.leave()
     return Broken(end.channel.broken) if end.channel.broken else None
@@ -226,7 +261,7 @@ def receive(host: WorkerHost, version: int, verify: bool) -> Broken | None:
     """In a rollout worker: receive, and load."""
     own: Ends = host.transport
     for end in own.ends:
-        end.free, end.arrived = threading.Semaphore(HALVES), queue.SimpleQueue()
+        end.free, end.arriving = threading.Semaphore(HALVES), queue.SimpleQueue()
     rounds = own.rounds(host.timeout)
     worker = cast(BackendWorker, host.worker)
     with ThreadPoolExecutor(len(own.ends)) as threads:
@@ -243,6 +278,9 @@ def receive(host: WorkerHost, version: int, verify: bool) -> Broken | None:
                 own.done()
             for each in rounds:
                 each.done()
+            for end in own.ends:
+                if end.channel is not None and end.channel.broken:
+                    end.free.release()  # one that still requests rounds gets the same error
         for receipt in receiving:
             with suppress(BrokenError):
                 receipt.result()

@@ -173,37 +173,51 @@ def needs_of(host: WorkerHost, weights: Sequence[tuple[str, Sequence[int], str]]
 
 
 class Filling:
-    """An actor worker's buffer; its views stay the same from one update to the next."""
+    """An actor worker's buffers, filled in turn; their views stay the same from one update to the next."""
 
-    def __init__(self, own: Sends, device: torch.device) -> None:
-        self.own, self.device = own, device
+    def __init__(self, own: Sends, device: torch.device, buffers: int = 1) -> None:
+        self.own, self.device, self.buffers = own, device, buffers
         self._layout: list[tuple[str, Box]] = []
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._rounds: list[list[_Filled]] = []
 
     def rounds(self, host: WorkerHost, verify: bool) -> Iterator[tuple[Sequence[int], Sequence[int], Tensor]]:
-        """Of each round: the bytes to and from each process, and the buffer, filled; the next round reuses it.
+        """Of each round: the bytes to and from each process, and the buffer, filled.
+
+        The buffer of a round is filled again ``buffers`` rounds later, when the next round is requested.
 
         Raises:
             RunError: the worker's pieces are others than those of the plan.
         """
         with cast(ShardedStrategy, host.worker).sharded_weights() as pieces:
             self._prepare(pieces or ())
-            for (given, taken, _), parts in zip(self.own.rounds, self._rounds, strict=True):
+            for number, ((given, taken, _), parts) in enumerate(zip(self.own.rounds, self._rounds, strict=True)):
                 self._fill(pieces or (), parts, verify)
-                yield given, taken, self._memory[: sum(given)]
+                yield given, taken, self._memory[self._base(number) :][: sum(given)]
+
+    @property
+    def _room(self) -> int:
+        """Bytes of a buffer."""
+        most = max((sum(given) for given, _, _ in self.own.rounds), default=0)
+        return -(-most // plan.ALIGNMENT) * plan.ALIGNMENT
+
+    def _base(self, round_number: int) -> int:
+        return self._room * (round_number % self.buffers)
 
     def _prepare(self, pieces: Sequence[Piece]) -> None:
         layout = [(piece.name, piece.box) for piece in pieces]
         if not self._layout:
-            size = max((sum(given) for given, _, _ in self.own.rounds), default=0)
+            size = self.buffers * self._room
             self._memory, self._layout = torch.empty(size, dtype=torch.uint8, device=self.device), layout
             numbers: dict[str, list[int]] = {}
             for number, (name, _) in enumerate(layout):
                 numbers.setdefault(name, []).append(number)
             self._rounds = [
-                [self._part(pieces, numbers.get(name, ()), name, box, offset) for name, box, offset in parts]
-                for _, _, parts in self.own.rounds
+                [
+                    self._part(pieces, numbers.get(name, ()), name, box, self._base(number) + offset)
+                    for name, box, offset in parts
+                ]
+                for number, (_, _, parts) in enumerate(self.own.rounds)
             ]
         elif layout != self._layout:
             changed = next((name for name, _ in {*self._layout} ^ {*layout}), layout[0][0] if layout else "")

@@ -93,7 +93,8 @@ def make(
         held: by sender; boxes of several senders may overlap, as those of replicas do.
         needed: by receiver; elements in several boxes of a receiver are sent to it once.
         ports: by receiver, its port, which is preferred as sender.
-        round_bytes: most bytes that a process sends, and receives, in a round of several weights.
+        round_bytes: most bytes that a process sends, and receives, in a round of several weights; or as many as the
+            largest weight has, whose memory is needed anyway.
 
     Raises:
         RunError: a needed element is held by no sender, or a weight is unknown.
@@ -106,11 +107,12 @@ def make(
     rounds: list[Round] = []
     values = crossing = 0
     layout = _Layout(len(held), ports)
-    for weight in by_name.values():
-        moves = list(_moves(weight, held, needed, ports, load))
+    moved = [(weight, list(_moves(weight, held, needed, ports, load))) for weight in by_name.values()]
+    most = max([round_bytes, *(layout.most(weight, moves) for weight, moves in moved)])
+    for weight, moves in moved:
         values += sum(size(box) for _, _, box in moves) * weight.itemsize
         crossing += sum(size(box) for sender, to, box in moves if sender != ports[to]) * weight.itemsize
-        if not layout.fits(weight, moves, round_bytes):
+        if layout.moves and layout.most(weight, moves) > most:
             rounds.append(layout.taken())
         layout.add(weight, moves)
     if layout.moves:
@@ -170,11 +172,11 @@ class _Layout:
         self.moves: list[tuple[Weight, Move]] = []
         self._sent, self._received = [0] * senders, [0] * senders
 
-    def fits(self, weight: Weight, moves: Iterable[Move], most: int) -> bool:
-        """Whether the round has room for one more weight; an empty round has."""
+    def most(self, weight: Weight, moves: Iterable[Move]) -> int:
+        """The most bytes that a process sends or receives in the round with one more weight."""
         sent, received = self._sent.copy(), self._received.copy()
         self._count(weight, moves, sent, received)
-        return not self.moves or max(*sent, *received) <= most
+        return max(*sent, *received)
 
     def add(self, weight: Weight, moves: Iterable[Move]) -> None:
         self._count(weight, moves, self._sent, self._received)
