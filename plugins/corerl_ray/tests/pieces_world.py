@@ -253,3 +253,11 @@ def expected(tensors, ranks, dtype=torch.float32):
     for rank in engine:
         rank.load(tensors.items())
     return [rank.parameters for rank in engine]
+
+
+def assert_loaded(engines, tensors, dtype=torch.float32):
+    rounded = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    for engine in engines:
+        for rank, parameters in zip(engine.ranks, expected(rounded, len(engine.ranks), dtype), strict=True):
+            for name, tensor in parameters.items():
+                assert torch.equal(rank.parameters[name], tensor), name

@@ -1,25 +1,20 @@
 """Weights in pieces, from the ranks of an actor to the ranks of engines."""
 
+import multiprocessing
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
+import lost_readers
 import pytest
 import torch
-from pieces_world import ApartWorld, Engine, World, expected, model
+from pieces_world import ApartWorld, Engine, World, assert_loaded, model
 
 from corerl.errors import RunError
 from corerl_ray.transports import exchange
 from corerl_ray.transports.broadcast import Channel
 from corerl_ray.transports.sharded import Filling, Sends
-
-
-def assert_loaded(engines, tensors, dtype=torch.float32):
-    rounded = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    for engine in engines:
-        for rank, parameters in zip(engine.ranks, expected(rounded, len(engine.ranks), dtype), strict=True):
-            for name, tensor in parameters.items():
-                assert torch.equal(rank.parameters[name], tensor), name
 
 
 @pytest.mark.parametrize(
@@ -153,27 +148,10 @@ def test_a_transfer_has_one_collective_a_round_and_a_rank_waits_for_digests_once
     assert_loaded([engine], tensors)
 
 
-def test_a_lost_rollout_worker_breaks_the_group_and_the_others_go_on_in_another(monkeypatch):
-    tensors, made = model(), [Engine(1), Engine(1)]
-    world = ApartWorld(monkeypatch, tensors, 2, made, 300)
-    world.plan()
-    assert not any(world.send(1))
-    assert all(world.send(2, lost=(1,)))  # broken, and no error of missing weights
-    assert made[0].versions == [1]
-    world.readers.members = world.readers.members[:1]
-    world.readers.members[0].world_size = 1
-    world.plan()
-    assert not any(world.send(3))
-    assert_loaded(made[:1], tensors)
-
-
-def test_the_wait_for_a_rollout_worker_ends_when_the_others_leave_though_its_connections_stay_open(monkeypatch):
-    world = ApartWorld(monkeypatch, model(), 2, [Engine(1), Engine(1)], 300)
-    world.plan()
-    assert not any(world.send(1))
-    began = time.monotonic()
-    assert all(world.send(2, lost=(1,), how=lambda host: None))
-    assert time.monotonic() - began < 30  # the deadline of the hosts is 60 s
+@pytest.mark.parametrize("loss", [lost_readers.one_ends, lost_readers.one_falls_silent])
+def test_a_lost_rollout_worker_ends_the_transfer_and_the_others_go_on_in_another_group(loss):
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        process.submit(loss).result(120)
 
 
 def test_an_engine_apart_that_fails_does_not_hold_up_the_others(monkeypatch):

@@ -33,7 +33,7 @@ LOOK = 0.5
 POLL = 0.0005
 """seconds between looks at an operation of gloo"""
 ABANDONED: list[Any] = []
-"""groups of gloo that were left: the end of one would wait for its operations"""
+"""groups of gloo that were left: the end of one would wait for its operations. The loop of one may use a core."""
 
 
 @dataclass
