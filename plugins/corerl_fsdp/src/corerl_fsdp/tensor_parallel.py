@@ -125,6 +125,8 @@ def plan_of(config: Any, size: int, key: str = KEY) -> Mapping[str, str]:
                 raise ConfigError(key, f"{size} does not divide the model's {number} {what}; {divisors(number)} would")
     if text.intermediate_size % size:
         raise ConfigError(key, f"{size} does not divide the model's intermediate size {text.intermediate_size}")
+    if -(-text.vocab_size // size) * (size - 1) >= text.vocab_size:
+        raise ConfigError(key, f"{size} leaves ranks without a token of the model's {text.vocab_size}")
     return plan
 
 
