@@ -216,7 +216,8 @@ def _host(strategy: FsdpStrategy, repeats: int) -> float:
     _of_vocabulary(batch, strategy.model.config.vocab_size)
     own = _own(strategy, batch)
     update(strategy, own)
-    return 1e3 * min(_seconds(strategy, own, repeats)) / strategy.model.config.num_hidden_layers
+    layers: int = strategy.model.config.num_hidden_layers
+    return 1e3 * min(_seconds(strategy, own, repeats)) / layers
 
 
 def _timed(spec: StrategySpec, options: FsdpOptions) -> tuple[Any, float]:
