@@ -285,11 +285,6 @@ class FsdpOptions(TorchOptions):
         return self.ulysses_sequence_parallel_size
 
     @property
-    def divides_modules(self) -> bool:
-        """A gathered weight may be a part of one."""
-        return self.expert_parallel_size > 1 or self.tensor_model_parallel_size > 1
-
-    @property
     def peers(self) -> int:
         """Consecutive ranks that have the same rows."""
         return self.ulysses_sequence_parallel_size * self.tensor_model_parallel_size
