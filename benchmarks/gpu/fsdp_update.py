@@ -92,14 +92,14 @@ def training(folder: str, *, checkpointing: bool = True) -> StrategySpec:
     return StrategySpec(model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000)
 
 
-def random_batch(rows: int, response: int = RESPONSE) -> Experience:
-    """Rows of 128 + ``response`` tokens, with all that the policy's loss reads."""
+def random_batch(rows: int, prompt: int = PROMPT, response: int = RESPONSE) -> Experience:
+    """Rows of 128 + 512 tokens, or other numbers, with all that the policy's loss reads."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(length: int) -> list[list[int]]:
         return torch.randint(150000, (rows, length), generator=generator).tolist()
 
-    batch = collate(tokens(PROMPT), tokens(response), list(range(rows)))
+    batch = collate(tokens(prompt), tokens(response), list(range(rows)))
     batch.old_log_probs = torch.full(batch.response_mask.shape, -11.93)
     batch.advantages = torch.randn(rows, 1, generator=generator).expand(batch.response_mask.shape).contiguous()
     batch.loss_weights = loss_weights(batch.response_mask, "token-mean")

@@ -1,6 +1,7 @@
 """Layouts of strategy ``fsdp``: shards over all ranks, copies (HSDP), divided matrices (tensor), shared rows.
 
     torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py [--shape qwen2.5-7b] [--layouts fsdp hsdp tensor] [--dummy]
+        [--compile] [--profile]
     torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py --layouts fsdp ulysses context --no-files \\
         --rows 1 --response 32640
 
@@ -15,18 +16,23 @@ first. ``load s`` is the time until a rank has its share from the files; ``dummy
 asked for. ``host MiB`` is the largest anonymous memory of a rank while it loads, above that before, sampled every 5 ms;
 pages of the files themselves do not count. ``bound MiB`` is a share and one tensor, the limit of host and device
 together. The update has ``--rows`` rows of 128 + ``--response`` tokens for each rank, the same rows in all for every
-layout, gradient checkpointing on, bf16 over float32 weights. ``log-prob`` is the mean difference from the first
-layout's log-probs, of at most 8 rows in bf16. 2 GPUs, 1.5B, two layouts: at most 70 s.
+layout, gradient checkpointing on, bf16 over float32 weights. ``host ms`` is an update with one row of 16 tokens for
+each rank, a layer: its kernels are short, so that is the time of the host. ``log-prob`` is the mean difference from the
+first layout's log-probs, of at most 8 rows in bf16. 2 GPUs, 1.5B, two layouts: at most 60 s; with ``--compile``, of one
+layout as long. ``--profile`` prints the kernels of rank 0 and the places at which its device was idle, too.
 
 On a CPU: ``torchrun --nproc-per-node 2 benchmarks/gpu/meshes.py --device cpu``, with tiny models; about 15 s.
 """
 
 import argparse
+import contextlib
 import functools
 import gc
+import io
 import math
 import re
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -37,7 +43,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fsdp_update import random_batch, training, update
+from fsdp_update import profile, random_batch, training, update
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -61,7 +67,7 @@ TINY: dict[str, Any] = {
 }
 SHARING = {"ulysses": "ulysses_sequence_parallel_size", "context": "context_parallel_size"}
 KINDS = ("fsdp", "hsdp", "tensor", *SHARING)
-COLUMNS = ("load s", "host MiB", "bound MiB", "update s", "tokens/s", "peak GiB", "grad norm", "log-prob")
+COLUMNS = ("load s", "host MiB", "bound MiB", "update s", "tokens/s", "peak GiB", "host ms", "grad norm", "log-prob")
 
 
 def main() -> None:
@@ -74,6 +80,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dummy", action="store_true", help="the seconds of load_format: dummy, too")
     parser.add_argument("--no-files", action="store_true", help="random weights without files to write and load")
+    parser.add_argument("--compile", action="store_true", help="compiled layers, but for parity")
+    parser.add_argument("--profile", action="store_true", help="the kernels of an update, too")
     arguments = parser.parse_args()
     mesh = ranks.join(arguments.device, 300.0)
     tiny = arguments.device == "cpu"
@@ -90,11 +98,12 @@ def main() -> None:
         _print(_parity(spec, chosen), f"float32, {where}")
         columns = (("dummy s",) if arguments.dummy else ()) + COLUMNS
         table = Table("layout", *columns, title=f"{where}, rank with the most")
-        batch = random_batch(rows * mesh.size(), arguments.response)
+        batch = random_batch(rows * mesh.size(), response=arguments.response)
         first: Tensor | None = None
-        for name, options in chosen.items():
+        for name, plain in chosen.items():
+            options = replace(plain, compile=arguments.compile)
             drawn = [_timed(spec, options)[1]] if arguments.dummy else []
-            numbers, log_probs = _measure(trained, options, batch, arguments.repeats)
+            numbers, log_probs = _measure(trained, options, batch, arguments.repeats, profiles=arguments.profile)
             first = log_probs if first is None else first
             numbers = [*drawn, *numbers, float((log_probs - first).abs().sum() / (first != 0).sum())]
             most = [max(each) for each in zip(*ranks.gather(numbers), strict=True)]
@@ -183,7 +192,9 @@ def _write(config: PretrainedConfig, device: str, folder: str) -> None:
     model.save_pretrained(folder, max_shard_size=size * 2 // 3)
 
 
-def _measure(spec: StrategySpec, options: FsdpOptions, batch: Experience, repeats: int) -> tuple[list[float], Tensor]:
+def _measure(
+    spec: StrategySpec, options: FsdpOptions, batch: Experience, repeats: int, *, profiles: bool
+) -> tuple[list[float], Tensor]:
     """The numbers of :data:`COLUMNS` but the last, of this rank, and its log-probs."""
     with Memory() as memory:
         strategy, loading = _timed(spec, options)
@@ -192,16 +203,37 @@ def _measure(spec: StrategySpec, options: FsdpOptions, batch: Experience, repeat
     _of_vocabulary(batch, strategy.model.config.vocab_size)
     log_probs, own = _log_probs(strategy, batch), _own(strategy, batch)
     norm = update(strategy, own)["grad_norm"]
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        update(strategy, own)
-        seconds.append(time.perf_counter() - started)
+    median = statistics.median(_seconds(strategy, own, repeats))
     peak = torch.cuda.max_memory_allocated() / 2**30 if spec.device == "cuda" else 0.0
     sizes = [each.numel() * each.element_size() for each in strategy.model.parameters()]
     bound = (sum(sizes) / options.shards(dist.get_world_size()) + max(sizes)) / 2**20
-    median = statistics.median(seconds)
-    return [loading, memory.most / 2**20, bound, median, int(batch.lengths.sum()) / median, peak, norm], log_probs
+    host = _host(strategy, repeats)
+    if profiles:
+        with contextlib.redirect_stdout(sys.stdout if dist.get_rank() == 0 else io.StringIO()):
+            profile(lambda: update(strategy, own))
+    rate = int(batch.lengths.sum()) / median
+    return [loading, memory.most / 2**20, bound, median, rate, peak, host, norm], log_probs
+
+
+def _seconds(strategy: FsdpStrategy, own: Experience, repeats: int) -> list[float]:
+    """Of updates, each waited for."""
+    found = []
+    for _ in range(repeats):
+        dist.barrier()
+        started = time.perf_counter()
+        update(strategy, own)
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def _host(strategy: FsdpStrategy, repeats: int) -> float:
+    """Milliseconds a layer of an update with one short row for each rank."""
+    batch = random_batch(strategy.data_parallel_size, prompt=4, response=12)
+    _of_vocabulary(batch, strategy.model.config.vocab_size)
+    own = _own(strategy, batch)
+    update(strategy, own)
+    layers: int = strategy.model.config.num_hidden_layers
+    return 1e3 * min(_seconds(strategy, own, repeats)) / layers
 
 
 def _timed(spec: StrategySpec, options: FsdpOptions) -> tuple[Any, float]:

@@ -1,5 +1,6 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,15 @@ class Jobs(RankJobs):
     """``torch`` where a job has no options of ``fsdp``."""
 
     def strategy(self, job):
-        """With ``plan``, changes of the plan that divides matrices; None: no such style."""
-        if "plan" in job:
+        """With ``plan``, changes of the plan that divides matrices (None: no such style); with ``compiler``, that of
+        compiled layers.
+        """
+        if "plan" in job or "compiler" in job:
             plan_of = tensor_parallel.plan_of
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(tensor_parallel, "plan_of", lambda *given: {**plan_of(*given), **job["plan"]})
+                patch.setattr(tensor_parallel, "plan_of", lambda *given: {**plan_of(*given), **job.get("plan", {})})
+                if "compiler" in job:
+                    patch.setattr(torch, "compile", functools.partial(torch.compile, backend=job["compiler"]))
                 return FsdpStrategy(self.spec(job), FsdpOptions(**job["fsdp"]))
         if "fsdp" in job:
             return FsdpStrategy(self.spec(job), FsdpOptions(**job["fsdp"]))
@@ -64,6 +69,17 @@ class Jobs(RankJobs):
         with strategy.base(strategy.spec.micro_batching):
             base = strategy.forward(experience, ["log_probs"]).log_probs
         return {"adapters": sent, "base": base, "after": strategy.forward(experience, ["log_probs"]).log_probs}
+
+    def operations(self, job):
+        """Of the passes of one micro-batch: operations on DTensors, and sums over ranks."""
+        strategy, sums = self.strategy(job), []
+        experience = share(rank_batch(), strategy)
+        strategy.update(experience, AllOutputs())
+        with pytest.MonkeyPatch.context() as patch, Sharded() as seen:
+            reduce = torch.distributed.all_reduce
+            patch.setattr(torch.distributed, "all_reduce", lambda *given, **named: sums.append(reduce(*given, **named)))
+            strategy._run(experience, {"log_probs"}).log_probs.sum().backward()
+        return {"on_dtensors": seen.count, "sums": len(sums)}
 
     def memory(self, job):
         """Bytes that this rank has of weights, gradients (after each micro-batch) and the optimizer's state."""
@@ -145,6 +161,18 @@ class Held(TorchDispatchMode):
         read = args[1].numel() * args[1].element_size() if of_a_file else 0
         self.most = max(self.most, read + sum(size for _, size in self.alive.values()))
         return result
+
+
+class Sharded(TorchDispatchMode):
+    """Counts operations on DTensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += any(issubclass(each, DTensor) for each in types)
+        return function(*args, **(kwargs or {}))
 
 
 class Given(TorchDispatchMode):

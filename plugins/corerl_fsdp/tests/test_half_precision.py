@@ -11,7 +11,8 @@ from corerl.errors import ConfigError, NonFiniteError
 from corerl.objective import loss_weights
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_testing.training_ranks import AllOutputs
+from corerl_testing.training_ranks import AllOutputs, rank_batch
+from corerl_testing.training_reference import copied_weights
 from corerl_torch import loss_scale
 from corerl_torch.supervised import SupervisedObjective
 from families import write_config
@@ -182,3 +183,10 @@ def test_ranks_agree_and_drop_an_update_together(folder, worlds):
         assert 0.005 < distance(found, true) < 0.15
     dropped = worlds[2].run(kind="overflow", **job)
     assert dropped == [{"scales": [2.0**24, 2.0**23], "grad_norm": False, "moved": False}] * 2
+
+
+def test_weights_after_log_probs_are_those_that_train(model_dirs):
+    strategy = rank_jobs.run.strategy({"model": model_dirs["qwen2", True], "config": {"dtype": "bf16"}, "fsdp": {}})
+    before = copied_weights(strategy)
+    strategy.forward(rank_batch(), ["log_probs"])
+    torch.testing.assert_close(copied_weights(strategy), before, rtol=0, atol=0)

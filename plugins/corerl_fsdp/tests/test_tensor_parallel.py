@@ -17,6 +17,7 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.tensor_parallel import KEY, STYLES, plan_of
 from corerl_torch.families.table import family_of
+from families import write_config
 from family_models import write_model
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
@@ -56,6 +57,25 @@ def test_a_wrong_plan_gives_other_gradients(worlds, model_dirs, change, wrong):
         else:
             found = off(result, expected)
             assert {name.split(".")[-2] for name in found} == wrong
+
+
+def test_a_layer_computes_with_plain_tensors_and_takes_two_sums_in_each_direction(worlds, tmp_path):
+    found = []
+    for layers in (1, 2):
+        folder = write_config(tmp_path / str(layers), "qwen2", num_hidden_layers=layers)
+        found.append(worlds[2].run(kind="operations", model=folder, fsdp=DIVIDED["fsdp"])[0])
+    assert [each["on_dtensors"] for each in found] == [0, 0]
+    assert found[1]["sums"] - found[0]["sums"] == 4
+
+
+@every_combination
+@pytest.mark.parametrize(("family", "checkpointing"), [("qwen2", True), ("qwen3", False)])
+def test_compiled_layers_have_the_numbers_of_one_device(worlds, model_dirs, family, checkpointing):
+    config = {"enable_gradient_checkpointing": checkpointing}
+    job = {"kind": "agree", "model": model_dirs[family, True], "config": config, "cut": DIVIDED["cut"]}
+    expected, fsdp = rank_jobs.run(job), {**DIVIDED["fsdp"], "compile": True}
+    for result in worlds[2].run(**job, fsdp=fsdp, compiler="eager", within=400):
+        assert not off(result, expected)
 
 
 @every_combination
@@ -129,7 +149,6 @@ def test_ranks_hold_what_the_estimate_of_their_memory_says(worlds, model_dirs):
     ("option", "value"),
     [
         ("expert_parallel_size", 2),
-        ("compile", True),
         ("bitwise", True),
         ("ema_decay", 0.9),
     ],

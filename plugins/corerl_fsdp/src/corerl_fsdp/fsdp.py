@@ -92,7 +92,7 @@ class FsdpStrategy:
             columns = Columns(batch.response_mask.shape)
             for rows in self._cuts(batch):
                 columns.add(rows, self._run(batch.select(rows) if len(rows) else _idle_batch(), wanted))
-            self._reshard() if self.options.expert_parallel_size > 1 else self.token_model.reshard()
+            self._reshard()  # a gathered weight may be rounded, or a part of one
             self._rest()
         return columns.outputs()
 

@@ -285,7 +285,6 @@ class FsdpOptions(TorchOptions):
         """Raise ConfigError for a shard group of no size, and for groups and options that do not go together."""
         beside = {
             "expert_parallel_size": self.expert_parallel_size > 1,
-            "compile": self.compile,
             "fp8": self.fp8,
             "bitwise": self.bitwise,
             "ema_decay": self.ema_decay is not None,

@@ -52,7 +52,7 @@ def shard_mesh(ranks: DeviceMesh, options: FsdpOptions) -> tuple[DeviceMesh, Ten
         return ranks, None
     names = (("replicate",) if copies else ()) + ("shard",) + (("tensor",) if tensor > 1 else ())
     mesh = grid(sizes, ranks.device_type, options.timeout, names)
-    return (mesh, None) if tensor == 1 else (mesh[names[:-1]], TensorGroup(mesh["tensor"]))
+    return (mesh, None) if tensor == 1 else (mesh[names[:-1]], TensorGroup(mesh))
 
 
 def sharded_model(
@@ -131,7 +131,7 @@ def sharded_model(
             )
     as_given = replace(policy, cast_forward_inputs=False)  # the angles of patches are in float32, also if recomputed
     towers = {module for name, module in model.named_modules() if in_tower(name)}
-    by = None if tensor is None else tensor_parallel.sharded_dimension(mesh.shape[-1])
+    by = None if tensor is None else tensor_parallel.sharded_dimension(tensor)
     for layer in decoder_layers(model):
         own = as_given if layer in towers else policy
         fully_shard(
@@ -147,6 +147,8 @@ def sharded_model(
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # the sum over ranks: the loss weights are those of all rows
+    if tensor is not None:
+        tensor_parallel.name_wholes(tensor)
     give_storage: Any = token_model._apply
 
     def placed(each: Tensor) -> Tensor:

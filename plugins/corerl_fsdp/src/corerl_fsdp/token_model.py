@@ -110,7 +110,7 @@ class TokenModel(torch.nn.Module):
         self.logits_chunk_size = logits_chunk_size
         self.compiled, self.sharing, self.tensor, self.offloads = compiled, sharing, tensor, offloads
         head = model.get_output_embeddings() if tensor else None
-        self.vocabulary = 0 if head is None else len(head.weight)
+        self.vocabulary = 0 if head is None else head.out_features
         self.part = tensor.part(self.vocabulary) if tensor else Part(0, 0, None)
         self.averaged: Mapping[str, Tensor] | None = None  # weights outside the body, set by the strategy
         self.exact_logits = bitwise and spec.device == "cuda"

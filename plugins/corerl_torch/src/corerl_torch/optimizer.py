@@ -17,6 +17,7 @@ from corerl.registry import Registry, Selected
 from corerl_torch.optimizers.adamw import adamw
 from corerl_torch.optimizers.contract import KEY, OptimizerFactory, StartsState
 from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu
+from corerl_torch.optimizers.shares import local
 from corerl_torch.schedules import is_alike
 
 
@@ -62,40 +63,40 @@ def by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """L2 norm of the gradients of the parameters, of all ranks' shares; those of two dimensions are on all ranks."""
-    norms = [_norm(alike) for alike in by_mesh(each.grad for each in parameters if each.grad is not None)]
-    return norms[0] if len(norms) == 1 else torch.stack([torch.zeros(()).to(norms[0]), *norms]).norm()
-
-
-def _norm(gradients: list[Tensor]) -> Tensor:
-    first = gradients[0]
-    if not isinstance(first, DTensor) or first.device_mesh.ndim == 1:
-        norm: Any = torch.nn.utils.get_total_norm(gradients)
-        if isinstance(norm, DTensor):
-            norm = norm.to(norm.device_mesh.device_type)  # gradients may be on the CPU
-            norm = norm.full_tensor()
-        return torch.as_tensor(norm)
+    """L2 norm of the gradients of the parameters, of all ranks' shares; a collective for sharded ones."""
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    if not any(isinstance(each, DTensor) for each in gradients):
+        return torch.nn.utils.get_total_norm(gradients)
     by_copies: dict[int, list[Tensor]] = {}
     for each in gradients:
-        by_copies.setdefault(_copies(each), []).append(each.to_local())  # type: ignore[attr-defined]
+        by_copies.setdefault(_copies(each), []).append(local(each))
     squares = sum(torch.nn.utils.get_total_norm(own) ** 2 / copies for copies, own in by_copies.items())
     assert isinstance(squares, Tensor)
-    squares = squares.to(first.device_mesh.device_type)  # gradients may be on the CPU
+    squares = squares.to(_device(gradients))  # gradients may be on the CPU
     dist.all_reduce(squares)  # one sum, which is the same on all ranks
     return squares.sqrt()
 
 
-def _copies(gradient: Any) -> int:
+def _copies(gradient: Tensor) -> int:
     """The ranks, of all, that hold the same part of a gradient."""
+    if not isinstance(gradient, DTensor):
+        return dist.get_world_size()
     placed = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
     parts: int = math.prod(size for size, each in placed if not each.is_replicate())
     return dist.get_world_size() // parts
 
 
+def _device(gradients: Iterable[Tensor]) -> str:
+    """Of the ranks' collectives."""
+    return next(each.device_mesh.device_type for each in gradients if isinstance(each, DTensor))
+
+
 def clip_gradients(parameters: Iterable[Tensor], limit: float, norm: Tensor) -> None:
     """Scale the gradients so that ``norm``, theirs, is at most ``limit``."""
-    for alike in by_mesh(parameters):
-        torch.nn.utils.clip_grads_with_norm_(alike, limit, norm)
+    gradients = [local(each.grad) for each in parameters if each.grad is not None]
+    if gradients:
+        scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, scale.to(gradients[0].device))
 
 
 def exceeds(norm: float, limit: float) -> bool:
