@@ -148,16 +148,17 @@ def test_over_sampling_is_a_window_of_groups_that_each_step_ends() -> None:
     assert config.trainer.batch_window is None and not [each for each in remarks if "groups more" in each]
 
 
-def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_those_of_training() -> None:
+def test_a_reward_model_behind_an_engine_keeps_its_engine_and_its_pool() -> None:
     key = "reward.reward_model"
     names = ("actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=6")  # since verl 0.6
     given = ("enable=True", "model_path=rm", "rollout.name=vllm", "rollout.tensor_model_parallel_size=2")
     pool = ("enable_resource_pool=True", "n_gpus_per_node=2", "nnodes=1", "rollout.prompt_length=1000")
     config, remarks = convert(*(f"{key}.{each}" for each in (*given, *pool)), *names)
-    expected = {"path": "rm", "engine": "vllm", "gpus": [6, 7], "max_length": 3048}
+    expected = {"path": "rm", "engine": "vllm", "pool": "reward_model", "max_length": 3048}
     assert config.reward.manager == {"name": "model", **expected, "engine_args": {"gpu_memory_utilization": 0.5}}
-    [remark] = remarks
-    assert remark.startswith("reward.reward_model.enable_resource_pool=True: written as one engine on GPUs")
+    assert config.runtime.options["pools"] == {"reward_model": 2} and not remarks
+    _, [remark] = convert(*(f"{key}.{each}" for each in (*given, *pool, "n_gpus_per_node=4")), *names)
+    assert remark.startswith("reward.reward_model.enable_resource_pool=True: verl's pool of 4 GPUs has 2 engines")
 
 
 def test_the_critic_has_values_of_its_own_for_its_model() -> None:
