@@ -96,7 +96,7 @@ def _case(
     started = time.perf_counter()
     updates, seconds, after = 0, [0.0], dict[str, Tensor]()
     if way == "library":
-        dist_checkpointing.save(trained.checkpoint._state(loading=False), str(folder))
+        dist_checkpointing.save(trained.checkpoint._state(trained.checkpoint.saved, loading=False), str(folder))
         blocked = time.perf_counter() - started
     else:
         write = trained.save(folder) or (lambda: None)

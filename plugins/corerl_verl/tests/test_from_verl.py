@@ -161,6 +161,18 @@ def test_a_reward_model_behind_an_engine_keeps_its_engine_and_its_pool() -> None
     assert remark.startswith("reward.reward_model.enable_resource_pool=True: verl's pool of 4 GPUs has 2 engines")
 
 
+def test_engines_in_fp8_and_arguments_that_the_engine_gets_from_corerl() -> None:
+    rollout = "actor_rollout_ref.rollout"
+    config, remarks = convert(
+        f"{rollout}.quantization=fp8",
+        f"+{rollout}.engine_kwargs.vllm.mm_processor_cache_gb=0",
+        f"+{rollout}.engine_kwargs.vllm.disable_mm_preprocessor_cache=True",
+        "trainer.val_only=False",
+    )
+    assert config.rollout.options["quantization"] == "fp8" and "engine_args" not in config.rollout.options
+    assert sum("harmless" in each or "itself" in each or "off, as" in each for each in remarks) == len(remarks)
+
+
 def test_the_critic_has_values_of_its_own_for_its_model() -> None:
     model, critic = "actor_rollout_ref.model", "critic.model"
     config, remarks = convert(
@@ -202,8 +214,8 @@ def test_contents_that_a_resumed_run_loads_are_kept_unless_they_are_all() -> Non
     config, _ = convert("actor_rollout_ref.actor.checkpoint.save_contents=['model']")  # and verl loads the same
     assert config.actor.strategy == {"name": "fsdp", "save_optimizer": False, "load_contents": ["model"]}
     megatron = "--config-name=ppo_megatron_trainer"
-    _, remarks = convert(megatron, f"actor_rollout_ref.actor.{load}=[model]")
-    assert f"actor.{load}=['model']: CoreRL's megatron loads whole checkpoints" in remarks
+    config, _ = convert(megatron, f"actor_rollout_ref.actor.{load}=[model]")
+    assert config.actor.strategy == {"name": "megatron", "load_contents": ["model"]}
     _, remarks = convert(f"actor_rollout_ref.actor.{load}=[hf_model]")
     assert any(each.startswith(f"actor.{load}=['hf_model']: a run resumes with model") for each in remarks)
 
