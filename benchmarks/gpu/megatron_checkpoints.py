@@ -114,8 +114,8 @@ def _lean(lean: MegatronStrategy, whole: Path, folder: Path) -> dict[str, Any]:
     (lean.save(folder) or (lambda: None))()
     dist.barrier()
     with torch.no_grad():
-        for each in saved:
-            lean.weights_table.parameters[each].zero_()
+        for each in lean.weights_table.parameters.values():
+            each.zero_()
     lean.load(folder)
     again = _weights(lean)
     masters = {each for tensor in lean.optimizer.state() for each in tensor.detach().float().unique().tolist()}

@@ -48,7 +48,7 @@ def test_without_the_model_everything_else_is_checked_and_a_note_says_what_was_n
     assert code == 2
     assert keys(report, "error") == ["actor.optim.lr", "model.path", "reward.scorer"]
     [note] = [
-        each["message"] for each in report["findings"] if each["key"] == "model.path" and each["severity"] == "note"
+        each["sentence"] for each in report["findings"] if each["key"] == "model.path" and each["severity"] == "note"
     ]
     assert note.startswith("without the tokenizer, these were not checked: lengths of prompts")
 

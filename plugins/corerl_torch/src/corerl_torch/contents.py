@@ -132,9 +132,9 @@ def require(key: str, folder: Path, wanted: Collection[str], written_by: str) ->
     Raises:
         ConfigError: ``folder`` has no model of these strategies, or lacks a part.
     """
-    own = (folder / MEGATRON).is_file() == (written_by == "megatron")
+    readable = (folder / MEGATRON).is_file() == (written_by == "megatron")
     with reading(folder):
-        found = set(_parts(folder)) if own else set()
+        found = set(_parts(folder)) if readable else set()
     if not found:
         raise ConfigError(key, f"{folder} has no model that strategy {written_by} wrote")
     for part in wanted:
