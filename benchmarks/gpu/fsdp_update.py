@@ -101,7 +101,7 @@ def random_weights(shape: str, device: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
         with torch.device(device):
-            model = AutoModelForCausalLM.from_config(published_config(shape), dtype=torch.bfloat16)
+            model = AutoModelForCausalLM.from_config(published_config(shape), dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
         model.save_pretrained(folder)
         del model
         torch.cuda.empty_cache()
@@ -112,8 +112,10 @@ def same_start(folder: str, device: str, rows: int, *, checkpointing: bool = Tru
     """Of the weights in the folder, and a batch for them."""
     spec, batch = training(folder, checkpointing=checkpointing), random_batch(rows)
     batch.input_ids %= 256 if device == "cpu" else 150000
-    dtype = "fp32" if device == "cpu" else "bf16"
-    return replace(spec, model=replace(spec.model, load_format="auto", dtype=dtype), device=device), batch
+    model = replace(spec.model, load_format="auto")
+    if device == "cpu":
+        model = replace(model, dtype="fp32")
+    return replace(spec, model=model, device=device), batch
 
 
 def print_rows(columns: Sequence[str], rows: Iterator[dict[str, object]]) -> list[float]:

@@ -25,6 +25,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,11 @@ def _gigabytes(folder: Path) -> float:
     return round(sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) / 1e9, 2)
 
 
+def _numbers(tensors: Iterable[Tensor]) -> set[float]:
+    """The different numbers of tensors."""
+    return {each for tensor in tensors for each in torch.unique(tensor.detach().float()).tolist()}  # type: ignore[no-untyped-call]
+
+
 def _lean(lean: MegatronStrategy, whole: Path, folder: Path) -> dict[str, Any]:
     """The model of a whole checkpoint, saved without optimizer, spoilt, and loaded again."""
     lean.load(whole)
@@ -118,8 +124,7 @@ def _lean(lean: MegatronStrategy, whole: Path, folder: Path) -> dict[str, Any]:
             each.zero_()
     lean.load(folder)
     again = _weights(lean)
-    masters = {each for tensor in lean.optimizer.state() for each in tensor.detach().float().unique().tolist()}
-    held = {each for tensor in again.values() for each in tensor.float().unique().tolist()} | {0.0}
+    masters, held = _numbers(lean.optimizer.state()), _numbers(again.values()) | {0.0}
     equal = all(torch.equal(again[name], each) for name, each in saved.items())
     whole_of = ranks.gather([equal, masters <= held])
     return {

@@ -53,9 +53,8 @@ class Checkpoint:
         with_optimizer: bool = True,
     ) -> None:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
-        self.timeout, self.savers, self.saved = timeout, None, (MODEL, OPTIMIZER, EXTRA)
-        if not with_optimizer:
-            self.saved = (MODEL, EXTRA)
+        self.timeout, self.savers = timeout, None
+        self.saved = [MODEL, OPTIMIZER, EXTRA] if with_optimizer else [MODEL, EXTRA]
 
     def save(self, folder: Path) -> Callable[[], None] | None:
         """Copy the state to the host; a collective.
