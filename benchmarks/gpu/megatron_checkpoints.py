@@ -108,7 +108,7 @@ def _gigabytes(folder: Path) -> float:
 
 def _numbers(tensors: Iterable[Tensor]) -> set[float]:
     """The different numbers of tensors."""
-    return {each for tensor in tensors for each in torch.unique(tensor.detach().float()).tolist()}  # type: ignore[no-untyped-call]
+    return {each for tensor in tensors for each in torch.unique(tensor.detach().float()).tolist()}
 
 
 def _lean(lean: MegatronStrategy, whole: Path, folder: Path) -> dict[str, Any]:
