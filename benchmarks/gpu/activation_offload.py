@@ -8,36 +8,24 @@ on which the option does nothing.
 """
 
 import argparse
-import json
+import itertools
 import sys
-import tempfile
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import torch
-from fsdp_update import random_batch, training, update
-from rich.console import Console
-from rich.table import Table
+from fsdp_update import print_rows, random_weights, same_start, update
 
-from corerl.contracts.config import ModelConfig
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_testing.published_shapes import published_config
-from corerl_testing.tiny_model import tiny_model
 
 COLUMNS = ("recomputed", "offloaded", "peak GiB", "seconds", "gradient norm")
 
 
 def measure(folder: str, device: str, rows: int, *, checkpointing: bool, offload: bool) -> dict[str, object]:
-    """A row of the table, of the third update; the seeds are those of every row."""
-    spec = training(folder, checkpointing=checkpointing)
-    if device == "cpu":
-        model = ModelConfig(folder, enable_gradient_checkpointing=checkpointing)
-        spec = replace(spec, model=model, device="cpu")
+    """A row of the table, of the third update; weights and seeds are those of every row."""
+    spec, batch = same_start(folder, device, rows, checkpointing=checkpointing)
     options = TorchOptions(use_remove_padding=True, share_prefixes=False, activation_offload=offload)
-    strategy, batch = SingleDeviceStrategy(spec, options), random_batch(rows)
-    batch.input_ids %= 256 if device == "cpu" else 150000
+    strategy = SingleDeviceStrategy(spec, options)
     for _ in range(2):
         update(strategy, batch)
     if device == "cuda":
@@ -56,25 +44,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
-    found = []
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        if arguments.device == "cpu":
-            folder = tiny_model()
-        else:
-            published_config(arguments.shape).save_pretrained(folder)
-        rows = 2 if arguments.device == "cpu" else arguments.rows
-        for checkpointing in (True, False):
-            for offload in (False, True):
-                found.append(measure(str(folder), arguments.device, rows, checkpointing=checkpointing, offload=offload))
-                print(json.dumps(found[-1]), flush=True)
-                if arguments.device == "cuda":
-                    torch.cuda.empty_cache()
-    table = Table(*COLUMNS)
-    for row in found:
-        table.add_row(*map(str, row.values()))
-    Console(width=120).print(table)
-    norms = [float(str(row["gradient norm"])) for row in found]
+    rows, device = 2 if arguments.device == "cpu" else arguments.rows, arguments.device
+    cases = itertools.product((True, False), (False, True))
+    with random_weights(arguments.shape, device) as folder:
+        norms = print_rows(
+            COLUMNS,
+            (measure(folder, device, rows, checkpointing=again, offload=offload) for again, offload in cases),
+        )
     return int(any(abs(one - other) > 1e-3 * one for one, other in (norms[:2], norms[2:])))
 
 

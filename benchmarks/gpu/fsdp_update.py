@@ -16,13 +16,16 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from idle import print_idle, waits
 from rich.console import Console
 from rich.table import Table
+from transformers import AutoModelForCausalLM
 
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
@@ -35,6 +38,7 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
 from corerl_testing.published_shapes import SHAPES, published_config
+from corerl_testing.tiny_model import tiny_model
 from corerl_torch import optimizer
 from corerl_torch.throughput import training_flops
 
@@ -90,6 +94,45 @@ def training(folder: str, *, checkpointing: bool = True) -> StrategySpec:
     few_threads()
     model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=checkpointing)
     return StrategySpec(model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000)
+
+
+@contextmanager
+def random_weights(shape: str, device: str) -> Iterator[str]:
+    """A folder of a model whose weights all rows of a table load; on the CPU the tiny model."""
+    if device == "cpu":
+        yield str(tiny_model())
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(published_config(shape), dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+        model.save_pretrained(folder)
+        del model
+        torch.cuda.empty_cache()
+        yield folder
+
+
+def same_start(folder: str, device: str, rows: int, *, checkpointing: bool = True) -> tuple[StrategySpec, Experience]:
+    """Of the weights in the folder, and a batch for them."""
+    spec, batch = training(folder, checkpointing=checkpointing), random_batch(rows)
+    batch.input_ids %= 256 if device == "cpu" else 150000
+    model = replace(spec.model, load_format="auto")
+    if device == "cpu":
+        model = replace(model, dtype="fp32")
+    return replace(spec, model=model, device=device), batch
+
+
+def print_rows(columns: Sequence[str], rows: Iterator[dict[str, object]]) -> list[float]:
+    """Print each row at once, and all as a table; returns their gradient norms."""
+    table, norms = Table(*columns), []
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        table.add_row(*map(str, row.values()))
+        norms.append(float(str(row["gradient norm"])))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    Console(width=120).print(table)
+    return norms
 
 
 def random_batch(rows: int, prompt: int = PROMPT, response: int = RESPONSE) -> Experience:

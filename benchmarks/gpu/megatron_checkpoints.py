@@ -13,6 +13,9 @@ parallel. A line of JSON for each way of saving:
 between; ``update_s``: the slowest, and ``alone_s`` without writing beside. ``equal``: a second strategy that loads the
 checkpoint has the weights, float32 weights and moments of the step that was saved, bit for bit. ``next``: largest
 difference of its weights after one more update (flash attention's backward pass is not deterministic).
+
+``lean``: a checkpoint with ``save_optimizer=false``, 10 s more: its GB, and whether a second strategy that loads it has
+the weights, bit for bit, and float32 weights equal to these.
 """
 
 import argparse
@@ -22,6 +25,8 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +77,7 @@ def main() -> None:
         spec = StrategySpec(named, arguments.device, MicroBatching(max_tokens=8192), optim, total_steps=1000)
         options = MegatronOptions(tensor_model_parallel_size=arguments.tensor_parallel or dist.get_world_size())
         trained, loaded = (MegatronStrategy(spec, options) for _ in range(2))
+        lean = MegatronStrategy(spec, replace(options, save_optimizer=False))
         batch, objective = _batch(shape["vocab_size"], 4 if cuda else 2, 1000 if cuda else 10), _Loss()
         for _ in range(2):
             alone = _seconds(arguments.device, lambda: trained.update(batch, objective))
@@ -79,11 +85,53 @@ def main() -> None:
         for way in ("library", "waited", "background", "background") if library else ("waited", "background"):
             line = _case(way, trained, loaded, batch, objective, folder / way)
             if dist.get_rank() == 0:
-                size = sum(each.stat().st_size for each in (folder / way).rglob("*") if each.is_file())
-                line |= {"alone_s": round(alone, 3), "GB": round(size / 1e9, 2)}
+                line |= {"alone_s": round(alone, 3), "GB": _gigabytes(folder / way)}
                 print(json.dumps({"ranks": dist.get_world_size(), "way": way, **line}), flush=True)
-                shutil.rmtree(folder / way)
-            dist.barrier()
+            if way != "waited":
+                _remove(folder / way)
+        line = _lean(lean, folder / "waited", folder / "lean")
+        if dist.get_rank() == 0:
+            print(json.dumps({"ranks": dist.get_world_size(), "way": "lean", **line}), flush=True)
+
+
+def _remove(folder: Path) -> None:
+    """On all ranks."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder)
+    dist.barrier()
+
+
+def _gigabytes(folder: Path) -> float:
+    return round(sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) / 1e9, 2)
+
+
+def _numbers(tensors: Iterable[Tensor]) -> set[float]:
+    """The different numbers of tensors."""
+    return {each for tensor in tensors for each in torch.unique(tensor.detach().float()).tolist()}
+
+
+def _lean(lean: MegatronStrategy, whole: Path, folder: Path) -> dict[str, Any]:
+    """The model of a whole checkpoint, saved without optimizer, spoilt, and loaded again."""
+    lean.load(whole)
+    saved = _weights(lean)
+    folder.mkdir(exist_ok=True)
+    dist.barrier()
+    (lean.save(folder) or (lambda: None))()
+    dist.barrier()
+    with torch.no_grad():
+        for each in lean.weights_table.parameters.values():
+            each.zero_()
+    lean.load(folder)
+    again = _weights(lean)
+    masters, held = _numbers(lean.optimizer.state()), _numbers(again.values()) | {0.0}
+    equal = all(torch.equal(again[name], each) for name, each in saved.items())
+    whole_of = ranks.gather([equal, masters <= held])
+    return {
+        "equal": all(each[0] for each in whole_of),
+        "masters": all(each[1] for each in whole_of),
+        "GB": _gigabytes(folder),
+    }
 
 
 def _case(
@@ -96,7 +144,7 @@ def _case(
     started = time.perf_counter()
     updates, seconds, after = 0, [0.0], dict[str, Tensor]()
     if way == "library":
-        dist_checkpointing.save(trained.checkpoint._state(loading=False), str(folder))
+        dist_checkpointing.save(trained.checkpoint._state(trained.checkpoint.saved, loading=False), str(folder))
         blocked = time.perf_counter() - started
     else:
         write = trained.save(folder) or (lambda: None)

@@ -4,31 +4,23 @@
 
 Strategy ``fsdp`` on one GPU, random weights of Qwen2.5-0.5B's shape in bf16, micro-batches of 16,384 tokens, recomputed
 layers. Peak memory is that of the third update; ``at rest`` is the memory after it; ``forward GiB`` the peak of a pass
-for log-probs of a frozen model (the reference) with the same option. The norms must agree to 0.1%: attention kernels
-round differently in each run. About 80 s (``--shape qwen2.5-1.5b``: 160 s); ``--only`` takes some rows.
-``--device cpu``: a tiny model on one gloo rank.
+for log-probs of a frozen model (the reference) with the same option. All rows load the same weights; the norms must
+agree to 0.1%: attention kernels round differently in each run. About 80 s (``--shape qwen2.5-1.5b``: 160 s); ``--only``
+takes some rows. ``--device cpu``: a tiny model on one gloo rank.
 """
 
 import argparse
 import gc
-import json
 import sys
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from fsdp_update import random_batch, training, update
-from rich.console import Console
-from rich.table import Table
+from fsdp_update import print_rows, random_weights, same_start, update
 
-from corerl.contracts.config import ModelConfig
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
-from corerl_testing.published_shapes import published_config
-from corerl_testing.tiny_model import tiny_model
 
 COLUMNS = ("offload", "peak GiB", "at rest GiB", "seconds", "gradient norm", "forward GiB", "forward s")
 
@@ -64,15 +56,12 @@ def begin(device: str) -> float:
 
 
 def measure(name: str, folder: str, device: str, rows: int) -> dict[str, object]:
-    """A row of the table; the seeds are those of every row."""
-    spec = training(folder)
-    if device == "cpu":
-        spec = replace(spec, model=ModelConfig(folder, enable_gradient_checkpointing=True), device="cpu")
+    """A row of the table; weights and seeds are those of every row."""
+    spec, batch = same_start(folder, device, rows)
     assert spec.optim is not None
     spec.optim.optimizer = OPTIMIZERS.get(name, "adamw")
     options = FsdpOptions(share_prefixes=False, **VARIANTS[name])
-    strategy, batch = FsdpStrategy(spec, options), random_batch(rows)
-    batch.input_ids %= 256 if device == "cpu" else 150000
+    strategy = FsdpStrategy(spec, options)
     for _ in range(2):
         update(strategy, batch)
     began = begin(device)
@@ -96,25 +85,9 @@ def main() -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--only", nargs="+", choices=[*VARIANTS], default=[*VARIANTS], metavar="NAME")
     arguments = parser.parse_args()
-    found = []
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        if arguments.device == "cpu":
-            folder = tiny_model()
-        else:
-            published_config(arguments.shape).save_pretrained(folder)
-        rows = 2 if arguments.device == "cpu" else arguments.rows
-        for name in arguments.only:
-            found.append(measure(name, str(folder), arguments.device, rows))
-            print(json.dumps(found[-1]), flush=True)
-            gc.collect()
-            if arguments.device == "cuda":
-                torch.cuda.empty_cache()
-    table = Table(*COLUMNS)
-    for row in found:
-        table.add_row(*map(str, row.values()))
-    Console(width=120).print(table)
-    norms = [float(str(row["gradient norm"])) for row in found]
+    rows, device = 2 if arguments.device == "cpu" else arguments.rows, arguments.device
+    with random_weights(arguments.shape, device) as folder:
+        norms = print_rows(COLUMNS, (measure(name, folder, device, rows) for name in arguments.only))
     return int(any(abs(each - norms[0]) > 1e-3 * norms[0] for each in norms))
 
 

@@ -4,6 +4,7 @@ A key of type :data:`corerl.contracts.options.Part` selects a registered name: i
 ``{name: …, option: …}``, whose options are those of the registered part.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,7 +65,7 @@ class DataConfig:
     )
     shuffle: bool = option(True, "new order in each epoch, from data.seed")
     sampler: Part | None = option(None, "sampler: order of an epoch, such as mixture; null: by data.shuffle")
-    seed: int | None = option(None, "seed of the sampler; null: trainer.seed")
+    seed: int | None = option(None, "seed of the sampler; null: trainer.seed", ge=0)
     apply_chat_template_kwargs: dict[str, Any] = option(help="arguments of the chat template", factory=dict)
     custom_cls: Part | None = option(None, "./file.py:Class that yields the rows; null: rows of the parquet files")
 
@@ -98,7 +99,7 @@ class RolloutCorrectionConfig:
     rollout_is_mode: Literal["truncate", "mask", "clip"] = option(
         "truncate", "truncate: at most the threshold; clip: also at least the lower one; mask: outside of both 0"
     )
-    rollout_is_threshold: float = option(2.0, "largest weight", gt=0)
+    rollout_is_threshold: float = option(2.0, "largest weight; .inf: any", gt=0, le=math.inf)
     rollout_is_threshold_lower: float | None = option(None, "mask, clip: smallest weight; null: 1 / largest", ge=0)
     rollout_is_batch_normalize: bool = option(
         False, "divide the weights by their mean: of token over tokens, of sequence and geometric over responses"
@@ -120,6 +121,7 @@ class RolloutCorrectionConfig:
         "stop when log pi_old and log pi_rollout of the same weights differ by more, mean over tokens; null: what "
         "dtype and number of layers let expect, eightfold; .inf: never",
         gt=0,
+        le=math.inf,
     )
     bypass_mode: bool = option(
         False,
@@ -170,7 +172,7 @@ class ActorConfig:
     strategy: Part = option("torch", "training strategy")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda if there is one")
     optim: OptimConfig = option(help="optimizer", factory=OptimConfig)
-    grad_clip: float = option(1.0, "largest gradient norm", gt=0)
+    grad_clip: float = option(1.0, "largest gradient norm; .inf: any", gt=0, le=math.inf)
     ppo_mini_batch_size: int = option(64, "prompts in one optimizer step, each with its rollout.n responses", ge=1)
     ppo_epochs: int = option(1, "passes over the step's batch", ge=1)
     use_dynamic_bsz: bool = option(True, "micro-batches by tokens; false: by sequences")
@@ -211,7 +213,7 @@ class CriticConfig:
     model: dict[str, Any] = option(help="keys of the section model with other values for the critic", factory=dict)
     strategy: Part | None = option(None, "training strategy; null: the actor's")
     optim: OptimConfig = option(help="optimizer", factory=lambda: OptimConfig(lr=1e-5))
-    grad_clip: float = option(1.0, "largest gradient norm", gt=0)
+    grad_clip: float = option(1.0, "largest gradient norm; .inf: any", gt=0, le=math.inf)
     ppo_mini_batch_size: int | None = option(None, "prompts in one optimizer step; null: the actor's", ge=1)
     ppo_epochs: int | None = option(None, "passes over the step's batch; null: the actor's", ge=1)
     ppo_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)

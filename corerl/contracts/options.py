@@ -1,6 +1,7 @@
 """Options: dataclass fields with help and range."""
 
 import dataclasses
+import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
@@ -39,7 +40,7 @@ def option(
         default: the value when the user gives none; leave it out for a required option.
         help: one phrase for ``corerl plugins show`` and ``corerl config show``.
         factory: makes the default, for lists, dicts and nested dataclasses.
-        ge, gt, le, lt: the range that a number must be in.
+        ge, gt, le, lt: the range that a number must be in; infinity is out of range unless ``le`` is ``math.inf``.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -75,11 +76,16 @@ def check_ranges(instance: Any, path: str) -> None:
             for name, each in value.items():
                 if dataclasses.is_dataclass(each):
                     check_ranges(each, f"{key}.{name}")
+        elif isinstance(value, list | tuple) and any(each != each or each in (math.inf, -math.inf) for each in value):
+            raise ConfigError(key, f"must have finite numbers only, not {value}")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            for bound_name, bound in field.metadata.get("bounds", {}).items():
+            bounds = field.metadata.get("bounds", {})
+            for bound_name, bound in bounds.items():
                 holds, words = _BOUNDS[bound_name]
                 if not holds(value, bound):
                     raise ConfigError(key, f"must be {words} {bound}, not {value}")
+            if value != value or (abs(value) == math.inf and bounds.get("le") != math.inf):
+                raise ConfigError(key, f"must be a finite number, not {value}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

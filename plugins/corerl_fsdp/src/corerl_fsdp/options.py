@@ -88,6 +88,11 @@ class TorchOptions:
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
 
+    @property
+    def written_by(self) -> str:
+        """See :class:`corerl_torch.contents.LoadsParts`."""
+        return "torch or fsdp"
+
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
         """For `corerl check`: the whole model on each device."""
         undivided = whole(size, model, updated=updated)

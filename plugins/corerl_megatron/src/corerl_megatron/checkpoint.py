@@ -4,7 +4,7 @@ Ranks with another layout can read both, because tensors are stored under names 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from corerl_megatron.parallel import Layout
 from corerl_megatron.pickled_files import require_plain
 from corerl_megatron.weights import Weights
 from corerl_torch import ranks as world
+from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
 from corerl_torch.schedules import restore_schedule
 
 NOTE, FILE = "note.json", "state.safetensors"
@@ -37,6 +38,7 @@ class Checkpoint:
         weights: of the model, or its adapters.
         model: facts that must be equal in a checkpoint's model and in this one.
         timeout: seconds that ranks wait for each other while they write.
+        with_optimizer: whether the optimizer is saved.
     """
 
     def __init__(
@@ -47,9 +49,12 @@ class Checkpoint:
         ranks: Layout,
         model: dict[str, Any],
         timeout: float,
+        *,
+        with_optimizer: bool = True,
     ) -> None:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
         self.timeout, self.savers = timeout, None
+        self.saved = [MODEL, OPTIMIZER, EXTRA] if with_optimizer else [MODEL, EXTRA]
 
     def save(self, folder: Path) -> Callable[[], None] | None:
         """Copy the state to the host; a collective.
@@ -58,17 +63,18 @@ class Checkpoint:
             A function that writes this rank's copy into the folder, which all ranks see, or waits until it is written;
             None: the rank writes nothing.
         """
-        note = json.dumps({"model": self.model, "schedule": self.optimizer.schedule.state_dict()})
+        schedule = self.optimizer.schedule.state_dict()
+        note = json.dumps({"model": self.model, "schedule": schedule, "parts": self.saved})
         world.on_first_rank(lambda: _write(folder / NOTE, note), SaveError)
         if isinstance(self.optimizer, LibraryOptimizer):
             if self.savers is None:
                 self.savers = world.group_beside(self.timeout)
-            return background.save(self._state(loading=False), folder, self.savers)
+            return background.save(self._state(self.saved, loading=False), folder, self.savers)
         state = self._whole_state()
         return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None
 
-    def load(self, folder: Path) -> None:
-        """Load the state of :meth:`save`; a collective.
+    def load(self, folder: Path, parts: Collection[str] = (MODEL, OPTIMIZER, EXTRA)) -> None:
+        """Load parts of :meth:`save`; a collective. Float32 weights of an optimizer are those of the model.
 
         Raises:
             ModelError: the checkpoint is of another model, or its pickles name code.
@@ -83,18 +89,23 @@ class Checkpoint:
                 )
         if isinstance(self.optimizer, LibraryOptimizer):
             world.on_first_rank(lambda: require_plain(folder), ModelError)
-            loaded: Any = dist_checkpointing.load(self._state(loading=True), str(folder))
-            for number, piece in enumerate(self.pieces):
-                piece.load_state_dict(loaded[f"model{number}"])
-            self.optimizer.load(loaded["optimizer"])
+            loaded: Any = dist_checkpointing.load(self._state(parts, loading=True), str(folder))
+            if MODEL in parts:
+                for number, piece in enumerate(self.pieces):
+                    piece.load_state_dict(loaded[f"model{number}"])
+            if OPTIMIZER in parts:
+                self.optimizer.load(loaded["optimizer"])
+            if not {MODEL, OPTIMIZER} <= {*parts}:
+                self.optimizer.optimizer.reload_model_params()
         else:
-            self._load_file(folder)
-        with reading(folder / NOTE):
-            restore_schedule(self.optimizer.schedule, schedule)
+            self._load_file(folder, parts)
+        if EXTRA in parts:
+            with reading(folder / NOTE):
+                restore_schedule(self.optimizer.schedule, schedule)
         self.optimizer.take_rate()
 
-    def _state(self, *, loading: bool) -> dict[str, Any]:
-        """The tree that megatron-core saves, or fills during loading."""
+    def _state(self, parts: Collection[str], *, loading: bool) -> dict[str, Any]:
+        """The tree that megatron-core saves, or fills during loading; the optimizer's part is named by the model's."""
         metadata: dict[str, Any] = {
             "dp_cp_group": self.ranks.gradients.group,
             "distrib_optim_sharding_type": "fully_reshardable",
@@ -103,14 +114,15 @@ class Checkpoint:
         state: dict[str, Any] = {
             f"model{number}": piece.sharded_state_dict(metadata=metadata) for number, piece in enumerate(self.pieces)
         }
-        self.optimizer.begin()
-        optimizer = self.optimizer.optimizer
-        state["optimizer"] = optimizer.sharded_state_dict(dict(state), is_loading=loading, metadata=metadata)
+        if OPTIMIZER in parts:
+            self.optimizer.begin()
+            optimizer = self.optimizer.optimizer
+            state["optimizer"] = optimizer.sharded_state_dict(dict(state), is_loading=loading, metadata=metadata)
         return state
 
     def _whole_state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
-        for key, of in self._parts():
+        for key, of in self._parts(self.saved):
             for name, whole in self.weights.stream(of):
                 state[f"{key}.{name}"] = _copied(whole)
         for name, whole in self.weights.stream_buffers():
@@ -119,21 +131,25 @@ class Checkpoint:
         state["step"] = torch.tensor(max(steps, default=0.0))
         return state
 
-    def _load_file(self, folder: Path) -> None:
+    def _load_file(self, folder: Path, parts: Collection[str]) -> None:
         with reading_file(folder / FILE) as file:
             state = load_file(file)
             if state["step"].ndim:
                 raise ValueError(f"step has shape {list(state['step'].shape)}")
         own = {name.removeprefix("model."): each for name, each in state.items() if name.startswith("model.")}
-        self.weights.fill_buffers(own, "cpu")
-        for key, of in self._parts():
+        if MODEL in parts:
+            self.weights.fill_buffers(own, "cpu")
+        for key, of in self._parts(parts):
             source = {name.removeprefix(f"{key}."): each for name, each in state.items() if name.startswith(f"{key}.")}
             self.weights.fill(source, "cpu", torch.float32, of)
-        for values in self.optimizer.optimizer.state.values():
+        for values in self.optimizer.optimizer.state.values() if OPTIMIZER in parts else ():
             values["step"].copy_(state["step"])
 
-    def _parts(self) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+    def _parts(self, parts: Collection[str]) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
         """The tensors of a parameter: the parameter and the optimizer's moments."""
+        named: list[tuple[str, Callable[[Tensor], Tensor]]] = [(MODEL, torch.Tensor.detach)] if MODEL in parts else []
+        if OPTIMIZER not in parts:
+            return named
         states = self.optimizer.optimizer.state
         for parameter in self.weights.parameters.values():
             values = states[parameter]
@@ -141,7 +157,7 @@ class Checkpoint:
                 values["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 values.update((name, torch.zeros_like(parameter)) for name in MOMENTS)
         moments = [(name, lambda parameter, name=name: states[parameter][name]) for name in MOMENTS]
-        return [("model", torch.Tensor.detach), *moments]
+        return [*named, *moments]
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl_check import ModelSize, TrainingShare
+from corerl_torch.contents import Content, check_options
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,19 @@ class MegatronOptions:
     optimizer_offload: bool = option(
         False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
     )
+    save_optimizer: bool = option(
+        True,
+        "checkpoints hold the optimizer's state, and with bf16 its float32 weights; false: about a seventh of the size "
+        "with bf16, and a resumed run begins with a new state from the weights in bf16",
+    )
+    load_contents: list[Content] | None = option(
+        None,
+        "parts that a resumed run takes from its checkpoint: model, optimizer, extra (the schedule); with "
+        "initial_checkpoint, those of it alone; null: model from initial_checkpoint, and all when the run is resumed",
+    )
+    initial_checkpoint: str | None = option(
+        None, "checkpoint of another run (global_step_N), whose model a new run begins with in place of model.path"
+    )
     use_mbridge: bool = option(False, "let the package mbridge convert weights (dense models), not the plugin's tables")
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
@@ -53,7 +67,13 @@ class MegatronOptions:
         """Raise ConfigError if the ranks cannot share the model of ``config``; ``key`` is the strategy's key."""
         from corerl_megatron.arithmetic import check_config
 
+        check_options(key, self)
         check_config(key, config, self)
+
+    @property
+    def written_by(self) -> str:
+        """See :class:`corerl_torch.contents.LoadsParts`."""
+        return "megatron"
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
         """For `corerl check`: weights are divided by tensor and pipeline ranks, the optimizer's state also by data

@@ -42,7 +42,7 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.stepping import SharedWeights
 from corerl_megatron.transformer_keys import check_transformer
 from corerl_megatron.weights import Weights
-from corerl_torch import lora, packed_attention
+from corerl_torch import contents, lora, packed_attention
 from corerl_torch import ranks as world
 from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
@@ -91,8 +91,19 @@ class MegatronStrategy:
         self.optimizer = self._optimizer()
         same = {name: getattr(self.meta.config, name, None) for name in ARCHITECTURE} | {"head": spec.head}
         trained = self.adapted or self.weights_table
-        self.checkpoint = Checkpoint(self.pieces, trained, self.optimizer, self.ranks, same, self.options.timeout)
+        self.checkpoint = Checkpoint(
+            self.pieces,
+            trained,
+            self.optimizer,
+            self.ranks,
+            same,
+            self.options.timeout,
+            with_optimizer=self.options.save_optimizer,
+        )
         self._weights, self._gradients, self._state = Storages(), Storages(keep=False), Storages()
+        begins = contents.initial(self.options, contents.role_of(spec.head))
+        if spec.optim is not None and begins is not None:
+            self._take(begins, contents.of_initial(self.options))
         self._rest()
 
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
@@ -246,10 +257,15 @@ class MegatronStrategy:
 
     def load(self, folder: Path) -> None:
         """See the contract; the layout of the ranks may differ from that of :meth:`save`."""
+        self._take(folder, contents.of_resumed(self.options))
+
+    def _take(self, folder: Path, parts: Collection[str]) -> None:
+        """Load parts of a checkpoint; a collective."""
         with world.deadline("load", self.options.timeout):
             self._all_here()
-            lora.check_stored(folder, self.spec)
-            self.checkpoint.load(folder)
+            if contents.MODEL in parts:
+                lora.check_stored(folder, self.spec)
+            self.checkpoint.load(folder, parts)
             self._rest()
 
     def export(self, folder: Path) -> None:

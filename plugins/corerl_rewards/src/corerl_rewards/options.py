@@ -228,7 +228,10 @@ class ServerOptions:
         if self.pool is not None:
             pools = config.runtime.options.get("pools") or {}
             if config.runtime.name != "ray" or self.pool not in pools:
-                needed = f"runtime.name=ray and runtime.options.pools={{{self.pool}: 1}}"
+                needed = (
+                    f"runtime.name=ray and runtime.options.pools={{{self.pool}: 1}}, or (corerl score and eval have no "
+                    "runtime) reward.manager.pool=null and reward.manager.gpus"
+                )
                 raise ConfigError(f"{key}.pool", f"is {self.pool}, a pool that the runtime has not: set {needed}")
             if self.gpus:
                 raise ConfigError(f"{key}.gpus", "are of the controller's machine: with pool, remove them")

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import secrets
 import signal
 import socket
@@ -28,6 +29,14 @@ ENDING = 20.0
 
 SHOWN = 4000
 """characters of the server's output in an error"""
+
+_CAUSE = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): .+|\S.* died unexpectedly.*")
+_CONSEQUENCE = "root cause"
+"""vLLM's server ends with an error of its own, behind that of the engine"""
+
+_VLLM = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+_VLLM |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+"""its processes are on one machine; its CPU build would take nearly all memory; variables set outside are kept"""
 
 _DIES_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); "  # PR_SET_PDEATHSIG, SIGTERM
@@ -98,8 +107,10 @@ class EngineServer:
         return Poster(self.url + path, options)
 
     def output(self) -> str:
-        """The end of what the server printed."""
-        return Path(self._output.name).read_text(errors="replace")[-SHOWN:].strip()
+        """The likely cause, and the end of what the server printed."""
+        text = Path(self._output.name).read_text(errors="replace")
+        causes = [found[0] for line in text.splitlines() if (found := _CAUSE.search(line)) and _CONSEQUENCE not in line]
+        return "\n".join([*causes[-1:], text[-SHOWN:].strip()])
 
     def close(self) -> None:
         """End the server and its processes."""
@@ -120,7 +131,9 @@ KEY = "CORERL_JUDGE_KEY"
 
 def classifier(options: Any) -> "EngineServer | PlacedServer":
     """A server of a model for sequence classification, by vLLM's or SGLang's own program."""
-    return _started(functools.partial(_classifier, options), options, "/health")
+    unset = {name: value for name, value in _VLLM.items() if name not in os.environ}
+    given = unset if options.engine == "vllm" else {}
+    return _started(functools.partial(_classifier, options), options, "/health", given)
 
 
 def _started(

@@ -47,6 +47,14 @@ def test_scores_and_their_agreement_with_labels(write: Callable[..., str], capsy
     assert "correct by the scorer only: in.jsonl, line 4" in out
 
 
+def test_a_pool_of_a_runtime_is_refused_at_once(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    keys = ["reward.manager.name=judge", "reward.manager.engine=hf", "reward.manager.model=m"]
+    ray = ["runtime.name=ray", "runtime.options.pools.judge=1", "rollout.num_workers=2"]
+    for command in ("score", "eval"):
+        assert run([command, write([row("#### 4")]), *keys, *ray, "reward.manager.pool=judge"]) == 2
+        assert "reward.manager.pool: is judge" in (error := capsys.readouterr().err) and "no runtime" in error
+
+
 def test_labels_may_be_words_numbers_or_missing(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     labels: list[Any] = ["correct", 0, None, "Yes"]
     file = write([row(response, label=label) for (response, _), label in zip(RESPONSES, labels, strict=True)])

@@ -20,13 +20,20 @@ Content = Literal["model", "optimizer", "extra"]
 
 MODEL, OPTIMIZER, EXTRA = "model", "optimizer", "extra"
 
-SINGLE, SHARDED = "optimizer.pt", "metadata.json"
-"""files of strategies ``torch`` and ``fsdp`` that list the parts of a checkpoint"""
+SINGLE, SHARDED, MEGATRON = "optimizer.pt", "metadata.json", "note.json"
+"""files of strategies ``torch``, ``fsdp`` and ``megatron`` that list the parts of a checkpoint"""
 
 
 @runtime_checkable
 class LoadsParts(Protocol):
-    """Options of a strategy that loads parts of a checkpoint, in the files of ``torch`` and ``fsdp``."""
+    """Options of a strategy that loads parts of a checkpoint.
+
+    Attributes:
+        written_by: names of the strategies whose files it reads.
+    """
+
+    @property
+    def written_by(self) -> str: ...
 
     @property
     def load_contents(self) -> list[Content] | None: ...
@@ -51,7 +58,7 @@ def of_initial(options: LoadsParts) -> Collection[str]:
 
 
 def of_roles(parts: Parts) -> Mapping[str, tuple[str, LoadsParts]]:
-    """Folder of a trained model in a checkpoint -> (key, options) of its strategy, if that is ``torch`` or ``fsdp``."""
+    """Folder of a trained model in a checkpoint -> (key, options) of its strategy, if that loads parts."""
     keys = {"actor": ("actor.strategy", parts.strategy), "critic": ("critic.strategy", parts.critic_strategy)}
     return {
         role: (key, part.options)
@@ -96,7 +103,7 @@ def check_initial(key: str, options: LoadsParts, role: str) -> None:
         return
     if why := manifest.damage(folder.parent):
         raise ConfigError(f"{key}.initial_checkpoint", f"{folder.parent} is damaged: {why}")
-    require(key, folder, of_initial(options))
+    require(key, folder, of_initial(options), options.written_by)
 
 
 def check_resumed(key: str, options: LoadsParts, folder: Path) -> None:
@@ -105,7 +112,7 @@ def check_resumed(key: str, options: LoadsParts, folder: Path) -> None:
         ConfigError: the folder of a model, in a checkpoint, lacks a part that the resumed run takes.
     """
     wanted = of_resumed(options)
-    require(key, folder, wanted)
+    require(key, folder, wanted, options.written_by)
     if left := [each for each in (MODEL, OPTIMIZER, EXTRA) if each not in wanted]:
         say(f"{folder}: {' and '.join(left)} not loaded ({key})")
 
@@ -120,15 +127,16 @@ def check_checkpoint(checkpoint: Path, config: TrainConfig) -> None:
         check_resumed(key, options, checkpoint / role)
 
 
-def require(key: str, folder: Path, wanted: Collection[str]) -> None:
+def require(key: str, folder: Path, wanted: Collection[str], written_by: str) -> None:
     """
     Raises:
-        ConfigError: ``folder`` has no model of ``torch`` or ``fsdp``, or lacks a part.
+        ConfigError: ``folder`` has no model of these strategies, or lacks a part.
     """
+    readable = (folder / MEGATRON).is_file() == (written_by == "megatron")
     with reading(folder):
-        found = set(_parts(folder))
+        found = set(_parts(folder)) if readable else set()
     if not found:
-        raise ConfigError(key, f"{folder} has no model that strategy torch or fsdp wrote")
+        raise ConfigError(key, f"{folder} has no model that strategy {written_by} wrote")
     for part in wanted:
         if part not in found:
             own = " (it was written with save_optimizer=false)" if part == OPTIMIZER else ""
@@ -140,7 +148,9 @@ def require(key: str, folder: Path, wanted: Collection[str]) -> None:
 
 def _parts(folder: Path) -> Iterator[str]:
     """The parts of a folder; of large files the names alone are read."""
-    if (folder / SHARDED).is_file():
+    if (folder / MEGATRON).is_file():
+        yield from json.loads(read_text(folder / MEGATRON)).get("parts", (MODEL, OPTIMIZER, EXTRA))
+    elif (folder / SHARDED).is_file():
         yield from {name.partition(".")[0] for name in json.loads(read_text(folder / SHARDED))["tensors"]}
         if (folder / "schedule.json").is_file():
             yield EXTRA

@@ -28,6 +28,8 @@ _SET_BY_CORERL = {
         "enable_sleep_mode",
         "model_impl",
         "worker_extension_cls",
+        "mm_processor_cache_gb",
+        "disable_mm_preprocessor_cache",
     ),
     "sglang": ("dtype", "mem_fraction_static", "context_length", "enable_memory_saver", "skip_tokenizer_init"),
     "hf": (),
@@ -53,6 +55,8 @@ def engine(conversion: Conversion) -> None:
         if value is not None and name != "hf":
             conversion.values[f"rollout.options.{key}"] = value
     _load_format(conversion, name)
+    if str(conversion.given.get("rollout.quantization")) == "fp8" and name != "hf":
+        conversion.values["rollout.options.quantization"] = conversion.take("rollout.quantization")
     _parallel(conversion, name)
     images = conversion.take("rollout.limit_images")
     if images is not None and name == "vllm":

@@ -110,7 +110,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey(
         "actor.checkpoint.save_contents",
         ("actor.strategy.save_optimizer",),
-        "false without optimizer, of fsdp and torch",
+        "false without optimizer",
     ),
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface selects the checkpoints with a model folder"),
     VerlKey(

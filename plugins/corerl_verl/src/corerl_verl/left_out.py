@@ -128,8 +128,11 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),
     ("*profile*", _PROFILER),
     ("*nsight*", _PROFILER),
-    ("rollout.quantization*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
-    ("rollout.qat*", "CoreRL's engines compute in bf16 or fp32; fp8 does not exist yet"),
+    (
+        "rollout.quantization*",
+        "CoreRL's engines compute in the policy's dtype, or with rollout.options.quantization=fp8",
+    ),
+    ("rollout.qat*", "CoreRL's engines compute in the policy's dtype, or with rollout.options.quantization=fp8"),
     ("rollout.mtp*", "CoreRL has no multi-token prediction yet"),
     ("rollout.over_sample_rate", "is no share of a known data.train_batch_size"),
     ("rollout.disaggregation.*", "CoreRL's engines prefill and decode together"),

@@ -17,10 +17,8 @@ _BUFFERS = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buf
 _SAME_HERE = {"naive": "parallel", "prime": "parallel", "gdpo": "parallel", "dapo": "parallel", "parallel": "parallel"}
 _METRICS = {"reward": "score", "score": "score", "seq_reward": "score", "seq_final_reward": "score", "acc": "acc"}
 _NO_OPTION = "CoreRL's reward model has no such option"
-_PLACE = (
-    "written as one engine on GPUs of the controller's machine, behind those of training: give these to the run by "
-    "CUDA_VISIBLE_DEVICES; verl's engines are on any node"
-)
+_PLACE = "verl's pool of {} GPUs has {} engines; written as one, of rollout.tensor_model_parallel_size GPUs"
+_POOL = "reward_model"
 _ENGINES = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"}
 """engine -> its name of the share of GPU memory"""
 
@@ -133,11 +131,13 @@ def _engine(conversion: Conversion, section: str) -> dict[str, Any] | None:
     memory = conversion.effective(f"{rollout}.gpu_memory_utilization")
     if is_number(memory):
         values[f"reward.manager.engine_args.{_ENGINES[str(name)]}"] = memory
-    size, training = conversion.effective(f"{rollout}.tensor_model_parallel_size", 1), conversion.gpus
-    if is_true(conversion.effective(f"{section}.enable_resource_pool")) and is_number(size) and training:
-        first = training // max(1, conversion.effective("trainer.nnodes", 1))
-        values["reward.manager.gpus"] = list(range(first, first + size))
-        conversion.remark(shown(f"{section}.enable_resource_pool", True), _PLACE)
+    size = conversion.effective(f"{rollout}.tensor_model_parallel_size", 1)
+    if is_true(conversion.effective(f"{section}.enable_resource_pool")) and is_number(size):
+        values |= {"reward.manager.pool": _POOL, f"runtime.options.pools.{_POOL}": size}
+        nodes, each = (conversion.effective(f"{section}.{name}", 1) for name in ("nnodes", "n_gpus_per_node"))
+        if is_number(nodes) and is_number(each) and nodes * each > size > 0:
+            place = _PLACE.format(nodes * each, nodes * each // size)
+            conversion.remark(shown(f"{section}.enable_resource_pool", True), place)
     taken = ("prompt_length", "response_length", "gpu_memory_utilization", "tensor_model_parallel_size")
     for key in (*(f"rollout.{each}" for each in taken), "enable_resource_pool", "n_gpus_per_node", "nnodes"):
         conversion.given.pop(f"{section}.{key}", None)

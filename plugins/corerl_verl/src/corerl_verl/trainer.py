@@ -148,8 +148,6 @@ def _loaded(conversion: Conversion, role: str, key: str, saved: list[str]) -> No
         conversion.take(key)
     elif not parts:
         conversion.drop(key, "a run resumes with model, optimizer or extra of a checkpoint", "missing")
-    elif conversion.effective.engine != "fsdp":
-        conversion.drop(key, "CoreRL's megatron loads whole checkpoints", "missing")
     else:
         conversion.take(key)
         conversion.values[f"{role}.strategy.load_contents"] = parts
@@ -162,9 +160,8 @@ def _names(contents: Any) -> list[str]:
 
 
 def _without(conversion: Conversion, role: str, key: str, without: set[str]) -> None:
-    """Contents that are left out: FSDP's optimizer is an option; a model without optimizer resumes with a new one."""
-    fsdp = conversion.effective.engine == "fsdp"
-    if "optimizer" in without and fsdp and (role == "actor" or conversion.has_critic):
+    """Contents that are left out: the optimizer is an option; a model without optimizer resumes with a new one."""
+    if "optimizer" in without and (role == "actor" or conversion.has_critic):
         conversion.values[f"{role}.strategy.save_optimizer"] = False
         without = without - {"optimizer"}
     always = without - {"extra"}  # random states are a few kilobytes
@@ -197,8 +194,9 @@ def stale(conversion: Conversion) -> None:
             conversion.drop(key, "engines share the GPUs of training")
     conversion.drop_section("async_training", "trainer.max_staleness bounds the age of weights")
     conversion.drop_section("trainer.v1", "a matter of verl's trainer")
-    if is_true(conversion.given.get("trainer.val_only")):
-        conversion.drop("trainer.val_only", "`corerl generate` and `corerl eval` evaluate without training", "missing")
+    only = is_true(conversion.given.get("trainer.val_only"))
+    reason = "`corerl generate` and `corerl eval` evaluate without training" if only else "off, as in CoreRL"
+    conversion.drop("trainer.val_only", reason, "missing" if only else "harmless")
 
 
 def _own_pool(conversion: Conversion) -> None:

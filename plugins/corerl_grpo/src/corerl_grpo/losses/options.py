@@ -1,5 +1,6 @@
 """Options of the policy losses; they are checked without importing torch."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,9 @@ from corerl import option
 class VanillaOptions:
     clip_ratio_low: float = option(0.2, "the ratio is clipped below 1 - this", gt=0, le=1)
     clip_ratio_high: float = option(0.2, "the ratio is clipped above 1 + this", gt=0)
-    clip_ratio_c: float = option(3.0, "dual clip: with a negative advantage the term is at most -A times this", gt=1)
+    clip_ratio_c: float = option(
+        3.0, "dual clip: with a negative advantage the term is at most -A times this; .inf: off", gt=1, le=math.inf
+    )
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,14 @@ class KlCovOptions:
 class DppoTvOptions:
     clip_ratio_low: float = option(0.15, "largest fall of a probability where A < 0", gt=0, le=1)
     clip_ratio_high: float = option(0.15, "largest rise of a probability where A > 0", gt=0, le=1)
-    clip_ratio_c: float = option(20.0, "cap of the importance weight", gt=1)
+    clip_ratio_c: float = option(20.0, "cap of the importance weight; .inf: none", gt=1, le=math.inf)
 
 
 @dataclass(frozen=True)
 class DppoKlOptions:
     clip_ratio_low: float = option(0.05, "bound on the binary KL of a falling probability where A < 0", gt=0)
     clip_ratio_high: float = option(0.05, "bound on the binary KL of a rising probability where A > 0", gt=0)
-    clip_ratio_c: float = option(20.0, "cap of the importance weight", gt=1)
+    clip_ratio_c: float = option(20.0, "cap of the importance weight; .inf: none", gt=1, le=math.inf)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,12 @@ SAMPLED = 2000
 """prompts of a split that are tokenized, evenly spaced over its rows"""
 
 
+NOT_CHECKED = (
+    "without the tokenizer, these were not checked: lengths of prompts, the chat template, stop tokens, images; keys, "
+    "rows and scorers of the data were"
+)
+
+
 def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator[Finding]:
     """Find all errors of the tokenizer and the data; ``parts`` is None if the parts could not be resolved."""
     tokenizer = None
@@ -32,7 +38,9 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
         for found in plugins.hook.examine_tokenizer(config=config, tokenizer=tokenizer):
             yield from found or ()
     except RequestError as error:
-        yield from_error(error, "model.tokenizer_path" if config.model.tokenizer_path else "model.path")
+        key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
+        yield from_error(error, key)
+        yield finding("note", key, NOT_CHECKED)
     sources: dict[str, None] = {}
     splits: tuple[Literal["train", "val"], ...] = ("train", "val")
     for split in splits:

@@ -1,12 +1,14 @@
 """Score stored responses in the same way as a training."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import fmean
 from typing import NamedTuple
 
-from corerl.contracts.config import TrainConfig
+from corerl.contracts.checks import CheckedOptions
+from corerl.contracts.config import RuntimeConfig, TrainConfig
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.data.progress import batches
@@ -33,17 +35,26 @@ def rescore(
     """One result for each response, from the config's reward manager.
 
     Raises:
-        RequestError: a scorer or the reward manager cannot be imported.
+        RequestError: a scorer or the reward manager cannot be imported, or the manager needs the runtime of a training.
         RunError: the reward manager breaks its contract.
     """
     results: list[RewardResult] = []
     manager = resolve_parts(config, plugins.registries).reward_manager
+    if isinstance(manager.options, CheckedOptions):
+        manager.options.check("reward.manager", _without_training(config))
     with closing(load_reward_manager(scorers, config.reward, manager)) as reward:
         for batch in batches(responses, "responses"):
             scored = reward.score([response.reward_request(config.data.max_response_length) for response in batch])
             check_results(scored, len(batch))
             results += map(_of_episode, batch, scored)
     return results
+
+
+def _without_training(config: TrainConfig) -> TrainConfig:
+    """The config of this process alone, without workers and models on its GPUs."""
+    actor = dataclasses.replace(config.actor, device="cpu")
+    rollout = dataclasses.replace(config.rollout, num_workers=0)
+    return dataclasses.replace(config, runtime=RuntimeConfig(), actor=actor, rollout=rollout)
 
 
 class _Played(NamedTuple):
