@@ -14,7 +14,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
-from corerl.contracts.losses import masked_mean
+from corerl.contracts.losses import Measure, masked_mean
 from corerl.contracts.rollout_correctors import Correction, NoCorrector, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
@@ -104,16 +104,16 @@ class Batch:
         return experience.numbers(), metrics | {"training/nonfinite_samples": float(masked)}
 
     @dispatch("rank_zero")
-    def measure(self, data_parallel_size: int) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Metrics of plugins."""
-        given: list[Mapping[str, float]] = self.hook.step_metrics(
+        given: list[Mapping[str, Measure | float]] = self.hook.step_metrics(
             experience=self.experience,
             results=self.scored.results,
             truncated=self.scored.rollouts.truncated,
             max_prompt_length=self.config.data.max_prompt_length,
-            data_parallel_size=data_parallel_size,
         )
-        return {name: value for metrics in given for name, value in metrics.items()}
+        found = {name: each for metrics in given for name, each in metrics.items()}
+        return {name: float(each) if isinstance(each, int | float) else each.value for name, each in found.items()}
 
     @dispatch("rank_zero")
     def correct(self, *, drops: bool) -> RowNumbers:

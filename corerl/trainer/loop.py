@@ -112,7 +112,7 @@ class Trainer:
             step.rows, metrics = self.batch.estimate(step.number, lag, self.kl_penalty)
             step.metrics |= metrics
         with step.part("metrics"):
-            step.metrics |= self.batch.measure(self.models.shape.data_parallel_size)
+            step.metrics |= self.batch.measure()
 
     def update(self, step: Step) -> None:
         """All optimizer steps: of the critic, and after its warm-up of the policy."""
