@@ -142,7 +142,7 @@ def test_the_models_are_asked_for_what_is_needed_with_the_tokens_alone(trainer, 
     assert made.models.actor.asked == [(TOKENS, ["log_probs", "entropy", "sum_pi_squared"])]
     assert made.models.reference.asked == [(TOKENS, ["log_probs"])]
     assert made.models.critic.asked == [(TOKENS, ["values"])]
-    assert step.metrics == {"actor/entropy": -1.0}
+    assert made.batch.measured == {"actor/entropy": -1.0}
     assert experience.sum_pi_squared is not None
 
 
@@ -226,6 +226,7 @@ def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch):
         made = trainer(critic=True, trainer__critic_warmup=2)
         made.step = number
         step = made.at(*batch())
+        made.begin_updates(step)
         made.update(step)
         assert Counter(made.calls)["actor.update"] == updates
         assert ("actor/loss" in step.metrics) is bool(updates)
