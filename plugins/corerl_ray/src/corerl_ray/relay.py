@@ -92,10 +92,11 @@ class PackedShares:
         return cls(first.reference, torch.cat(rows), [each.shape[0] for each in rows], first.trims, joined)
 
     def shares(self) -> list[KeptShare]:
-        rows, factors = torch.split(self.rows, [*self.counts]), [None] * len(self.counts)
+        factors: Sequence[Tensor | None] = [None] * len(self.counts)
         if self.factors is not None:
-            factors = [*torch.split(self.factors, [*self.counts])]
-        return [KeptShare(self.reference, *own[:1], self.trims, *own[1:]) for own in zip(rows, factors, strict=True)]
+            factors = torch.split(self.factors, [*self.counts])
+        own = zip(torch.split(self.rows, [*self.counts]), factors, strict=True)
+        return [KeptShare(self.reference, rows, self.trims, factor) for rows, factor in own]
 
 
 class Relay(WorkerHost):
