@@ -5,7 +5,7 @@
 A run of ``corerl train`` under runtime ``ray``: a rollout worker answers at once, a training worker computes
 nothing. Whatever the controller's process does remains: requests, decoding, scores, padding, old and reference
 log-probs, advantages, metrics, mini-batches. Processor time is of the whole process, all threads, in a step after the
-first.
+first. ``batch s`` is that of the process with the rows, which is another one with ``rollout.num_workers=1``.
 """
 
 import argparse
@@ -46,7 +46,9 @@ def measure(folder: Path, responses: int, tokens: int, n: int, overrides: list[s
     )
     (folder / "config.yaml").write_text(config)
     command = [sys.executable, "-m", "corerl", "train", str(folder / "config.yaml"), "--plugin", str(PARTS), *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    clocks = folder / f"clocks_{tokens}.txt"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CORERL_BENCHMARK_CLOCKS": str(clocks)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
     [*_, latest] = sorted((folder / "runs").glob("*/*"), key=lambda path: path.stat().st_mtime)
@@ -63,9 +65,17 @@ def measure(folder: Path, responses: int, tokens: int, n: int, overrides: list[s
         "processor_s": last[0] - before[0],
         "us_a_token": 1e6 * (last[0] - before[0]) / responses / tokens,
         "wall_s": last[1] - before[1],
+        "batch_s": _last_step(clocks),
         "peak_gib": last[3] / 2**20,
         "timing_s": timed,
     }
+
+
+def _last_step(clocks: Path) -> float:
+    """Processor seconds between the last two readings of the process with the rows."""
+    *_, before, last = [line.split() for line in clocks.read_text().splitlines()]
+    assert before[0] == last[0], "another process has the rows"
+    return float(last[1]) - float(before[1])
 
 
 def main() -> None:
@@ -76,7 +86,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the config")
     given = parser.parse_args()
     rows = []
-    print(f"{'responses':>9} {'tokens':>6} {'processor s':>11} {'us a token':>10} {'wall s':>7} {'peak GiB':>8}")
+    heads = f"{'responses':>9} {'tokens':>6} {'processor s':>11} {'us a token':>10} {'batch s':>7}"
+    print(f"{heads} {'wall s':>7} {'peak GiB':>8}")
     with tempfile.TemporaryDirectory(prefix="corerl-controller-") as temporary:
         folder = Path(temporary)
         sizes = ["--operations", "+-", "--max-operand", "99", "--train-size", "4096", "--test-size", "8"]
@@ -89,7 +100,7 @@ def main() -> None:
             rows.append(row)
             print(
                 f"{row['responses']:9} {tokens:6} {row['processor_s']:11.2f} {row['us_a_token']:10.3f} "
-                f"{row['wall_s']:7.1f} {row['peak_gib']:8.2f}",
+                f"{row['batch_s']:7.2f} {row['wall_s']:7.1f} {row['peak_gib']:8.2f}",
                 flush=True,
             )
     if len(rows) > 1:

@@ -1,5 +1,6 @@
 """Stubs of an engine and a training strategy, for ``benchmarks/controller.py``: a run's work without its models."""
 
+import os
 import time
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -116,6 +117,13 @@ def register_training_strategies(register: Any) -> None:
 
 
 CLOCKS: list[tuple[float, float]] = []
+
+
+@hookimpl
+def step_metrics() -> None:
+    """The clock of the process with the rows of a step."""
+    with Path(os.environ["CORERL_BENCHMARK_CLOCKS"]).open("a") as clocks:
+        clocks.write(f"{os.getpid()} {time.process_time()}\n")
 
 
 @hookimpl

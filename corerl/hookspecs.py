@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corerl.contracts.experience import Experience, RowNumbers
     from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLPenalty
+    from corerl.contracts.losses import Measure
     from corerl.contracts.objective import LossTerm
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.rollout_correctors import RolloutCorrector
@@ -240,11 +241,11 @@ def step_metrics(
     results: "Sequence[RewardResult]",
     truncated: Sequence[bool],
     max_prompt_length: int,
-    data_parallel_size: int,
-) -> Mapping[str, float] | None:
+) -> "Mapping[str, Measure | float] | None":
     """Metrics of the batch of a training step; ``truncated``: of each response, whether it ended by its length.
 
-    Called in the process that has the batch, the controller or a worker."""
+    A mean is a :class:`corerl.contracts.losses.Mean`, an extreme or a number of things a ``Combined``: those of parts
+    of a batch add up. Called in the process that has the batch, the controller or a worker."""
 
 
 @hookspec

@@ -32,8 +32,8 @@ class Dispatch:
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) in the order of the rows.
             ``rank_zero``: every rank returns the same.
         keeps: of ``rank_zero``: the result, an Experience, stays with the worker; the caller gets a handle of it
-            with the methods ``numbers`` and ``select``, which a call on any group takes in place of the Experience. The
-            joined outputs of its rows are then a handle, too.
+            with the methods ``numbers``, ``select`` and ``weighed``, which a call on any group takes in place of the
+            Experience. The joined outputs of its rows are then a handle, too.
     """
 
     mode: Mode
@@ -55,6 +55,22 @@ class Future(Protocol):
     def result(self) -> Any:
         """Wait for the result, at most the deadline of a call; raise the call's error."""
         ...
+
+
+@dataclass(frozen=True)
+class Done:
+    """A call that is over."""
+
+    value: Any
+
+    def result(self) -> Any:
+        return self.value
+
+
+def begin(method: Callable[..., Any], *args: Any, **keywords: Any) -> Future:
+    """Start a call of a worker's method; calls on a group overlap, those on an object in this process are done."""
+    submit = getattr(method, "submit", None)
+    return submit(*args, **keywords) if submit is not None else Done(method(*args, **keywords))
 
 
 def dispatch(mode: Mode, *, merge: Merge = "join", keeps: bool = False) -> Callable[[F], F]:

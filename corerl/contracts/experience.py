@@ -15,7 +15,7 @@ class RowNumbers:
     """Numbers of B rows, for those that do not hold their tokens.
 
     Attributes:
-        lengths, response_lengths, group_ids, unit_ids: as of :class:`Experience`.
+        lengths, response_lengths, group_ids, episode_ids, unit_ids: as of :class:`Experience`.
         trained: (B,) int64, trained tokens.
         has_advantage: (B,) bool: a trained token has an advantage that is not 0, or advantages are not estimated yet.
     """
@@ -25,6 +25,7 @@ class RowNumbers:
     group_ids: Tensor
     trained: Tensor
     has_advantage: Tensor
+    episode_ids: Tensor | None = None
     unit_ids: Tensor | None = None
 
     def select(self, rows: Tensor) -> "RowNumbers":
@@ -110,7 +111,7 @@ class Experience:
         mask, advantages = self.response_mask, self.advantages
         moving = mask if advantages is None else mask & (advantages != 0)
         of_rows = self.lengths, self.response_lengths, self.group_ids
-        return RowNumbers(*of_rows, mask.sum(dim=1), moving.any(dim=1), self.unit_ids)
+        return RowNumbers(*of_rows, mask.sum(dim=1), moving.any(dim=1), self.episode_ids, self.unit_ids)
 
     def select(self, rows: Tensor) -> "Experience":
         """The rows with these indices, in this order, trimmed to the longest of them."""
@@ -124,6 +125,11 @@ class Experience:
 
         columns = {name: column.select(rows, width) for name, column in self.columns.items()}
         return dataclasses.replace(self.map(pick), columns=columns)
+
+    def weighed(self, factors: Tensor) -> "Experience":
+        """The rows with loss weights: of a trained token the factor of its row; (B,) float64."""
+        weights = self.response_mask.to(factors.dtype) * factors[:, None]
+        return dataclasses.replace(self, loss_weights=weights)
 
     def range(self, first: int, last: int) -> "Experience":
         """The rows from ``first`` to ``last``, not trimmed: views of the tensors."""

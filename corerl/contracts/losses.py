@@ -1,11 +1,40 @@
-"""Common parts of policy and value losses: terms for each token, and metrics that are means."""
+"""Common parts of policy and value losses: terms for each token, and metrics of parts of a batch, which add up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+M = TypeVar("M", bound="Measure")
+
+
+class Measure(Protocol):
+    """A metric of a part of a batch; the sum of two is that of both parts together."""
+
+    def __add__(self, other: Any) -> Self: ...
+
+    @property
+    def count(self) -> "Tensor | float":
+        """Of values; the metric of none is left out."""
+        ...
+
+    @property
+    def value(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A metric that is the ``by`` of those of the parts: ``max``, ``min`` or ``operator.add``."""
+
+    value: float
+    by: Callable[[float, float], float]
+    count: ClassVar[float] = 1
+
+    def __add__(self, other: "Combined") -> "Combined":
+        return Combined(self.by(self.value, other.value), self.by)
 
 
 @dataclass(frozen=True)
@@ -24,7 +53,7 @@ class Mean:
         return float(self.total) / float(self.count) if self.count else 0.0
 
 
-def add_means(sums: dict[str, Mean], metrics: Mapping[str, Mean]) -> None:
+def add_means(sums: dict[str, M], metrics: Mapping[str, M]) -> None:
     """Add metrics to those of the same name."""
     for name, mean in metrics.items():
         sums[name] = sums[name] + mean if name in sums else mean

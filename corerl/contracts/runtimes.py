@@ -30,7 +30,8 @@ class Role:
         part: that part's name.
         distributed: several workers can share the work. A fact of strategies; every worker of a rollout backend is a
             replica.
-        workers: so many of them, each a replica without a GPU, on any machine; None: the runtime chooses.
+        workers: so many of them, without GPUs, on any machine, each a replica if ``distributed``; None: the runtime
+            chooses.
         timeout: deadline of a call in seconds; a worker that misses it is ended. None: the runtime's.
         starts_beside: the workers may start while those of other roles do, and may still start when constructed
             (:class:`corerl.contracts.workers.StartingWorker`).

@@ -1,7 +1,7 @@
 """From per-token terms to one scalar."""
 
 from corerl.objective.advantages import estimate
-from corerl.objective.aggregation import loss_weights
+from corerl.objective.aggregation import loss_weights, row_factors
 from corerl.objective.objectives import PolicyObjective, ValueObjective, policy_loss_inputs
 
 __all__ = [
@@ -10,4 +10,5 @@ __all__ = [
     "estimate",
     "loss_weights",
     "policy_loss_inputs",
+    "row_factors",
 ]

@@ -42,24 +42,36 @@ def loss_weights(
         (B, T) float64, 0 where the mask is; all 0 when the mask is empty.
     """
     mask = response_mask.to(torch.float64)
-    tokens_of_row = mask.sum(1, keepdim=True)
-    tokens = mask.sum().clamp(min=1)
-    sequences = (tokens_of_row > 0).sum()
+    return mask * row_factors(response_mask.sum(1), mode, scale_factor, episode_ids, group_ids)[:, None]
+
+
+def row_factors(
+    trained: Tensor,
+    mode: str,
+    scale_factor: int | None = None,
+    episode_ids: Tensor | None = None,
+    group_ids: Tensor | None = None,
+) -> Tensor:
+    """(B,) float64, the weight of each trained token of a row, as of :func:`loss_weights`.
+
+    Args:
+        trained: (B,) int64, trained tokens of each row of the mini-batch.
+    """
+    of_unit, tokens = trained.to(torch.float64), trained.sum().clamp(min=1).to(torch.float64)
+    sequences, one = (trained > 0).sum(), torch.ones(len(trained), dtype=torch.float64)
     units = group_ids if mode == "prompt-mean" else episode_ids
     if units is not None:
-        tokens_of_unit = mask.new_zeros(int(units.max()) + 1, 1).index_add_(0, units, tokens_of_row)
-        tokens_of_row, sequences = tokens_of_unit[units], (tokens_of_unit > 0).sum()
+        tokens_of_unit = of_unit.new_zeros(int(units.max()) + 1).index_add_(0, units, of_unit)
+        of_unit, sequences = tokens_of_unit[units], (tokens_of_unit > 0).sum()
     sequences = sequences.clamp(min=1)
     if mode == "token-mean":
-        weights = mask / tokens
-    elif mode == "token-sum":
-        weights = mask
-    elif mode == "seq-mean-token-sum":
-        weights = mask / sequences
-    elif mode == "seq-mean-token-mean" or (mode == "prompt-mean" and group_ids is not None):
-        weights = mask / tokens_of_row.clamp(min=1) / sequences
-    elif mode == "seq-mean-token-sum-norm" and scale_factor is not None:
-        weights = mask / sequences / scale_factor
-    else:
-        raise ValueError(f"loss_agg_mode '{mode}' with scale_factor {scale_factor}")
-    return weights
+        return one / tokens
+    if mode == "token-sum":
+        return one
+    if mode == "seq-mean-token-sum":
+        return one / sequences
+    if mode == "seq-mean-token-mean" or (mode == "prompt-mean" and group_ids is not None):
+        return one / of_unit.clamp(min=1) / sequences
+    if mode == "seq-mean-token-sum-norm" and scale_factor is not None:
+        return one / sequences / scale_factor
+    raise ValueError(f"loss_agg_mode '{mode}' with scale_factor {scale_factor}")

@@ -1,13 +1,17 @@
-"""Means over updates."""
+"""Metrics of parts of a batch, such as updates, joined."""
 
 from collections.abc import Iterable, Mapping
 
-from corerl.contracts.losses import Mean, add_means
+from corerl.contracts.losses import Measure, add_means
 
 
-def merge_means(updates: Iterable[Mapping[str, Mean]], prefix: str) -> dict[str, float]:
-    """Means over several updates: totals and counts are added before dividing; a mean of nothing is left out."""
-    sums: dict[str, Mean] = {}
-    for metrics in updates:
+def merge_means(parts: Iterable[Mapping[str, Measure]], prefix: str = "") -> dict[str, float]:
+    """Values of several parts together: totals and counts are added before dividing; a mean of nothing is left out.
+
+    Args:
+        prefix: of the names, before a slash.
+    """
+    sums: dict[str, Measure] = {}
+    for metrics in parts:
         add_means(sums, metrics)
-    return {f"{prefix}/{name}": mean.value for name, mean in sums.items() if mean.count}
+    return {f"{prefix}/{name}" if prefix else name: each.value for name, each in sums.items() if each.count}

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import pluggy
-from torch import Tensor
 
 from corerl.batch.cuts import in_prompts
 from corerl.contracts.advantage_estimators import AdvantageEstimator
@@ -14,14 +13,14 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
-from corerl.contracts.losses import masked_mean
+from corerl.contracts.losses import Measure, masked_mean
 from corerl.contracts.rollout_correctors import Correction, NoCorrector, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
-from corerl.objective import estimate, loss_weights
+from corerl.objective import estimate, row_factors
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.scored import ScoredRollouts
 from corerl.telemetry.metrics import merge_means
@@ -34,11 +33,14 @@ from corerl.trainer.workers import plugins_of
 class Batch:
     """The rows of one step after another; :meth:`take` begins a step, and :meth:`end` frees its rows.
 
-    A caller may be in another process: it gets numbers, and handles of rows that models take (``keeps``).
+    A caller may be in another process: it gets numbers, and handles of rows that models take (``keeps``). Its calls run
+    in their order, so it begins all calls between two models at once.
 
     Attributes:
         scored, experience: the responses of the step, and the tensors of their rows.
         correction: by rollout correction, once the advantages are estimated.
+        measured: metrics of the step so far.
+        unsaid: lines for the terminal that this process cannot print.
     """
 
     config: TrainConfig
@@ -50,24 +52,19 @@ class Batch:
     scored: ScoredRollouts = dataclasses.field(init=False)
     experience: Experience = dataclasses.field(init=False)
     correction: Correction | None = None
+    measured: dict[str, float] = dataclasses.field(default_factory=dict)
     unsaid: list[str] = dataclasses.field(default_factory=list)
-    _cut: Experience = dataclasses.field(init=False)
-
-    @dispatch("rank_zero")
-    def take(self, scored: ScoredRollouts) -> RowNumbers:
-        """Begin a step with these responses."""
-        self.scored, self.correction = scored, None
-        self.experience = self._cut = scored.experience()
-        return self.experience.numbers()
 
     @dispatch("rank_zero", keeps=True)
-    def tokens(self) -> Experience:
-        """What models read of all rows."""
+    def take(self, scored: ScoredRollouts) -> Experience:
+        """Begin a step with these responses; what models read of their rows."""
+        self.scored, self.correction, self.experience = scored, None, scored.experience()
+        self.measured.clear()
         return self.experience.tokens()
 
     @dispatch("rank_zero")
-    def put(self, role: Literal["actor", "ref", "critic"], outputs: TokenOutputs | None) -> dict[str, float]:
-        """Take the outputs of a model before the update; metrics. None: the engine's log-probs are the policy's."""
+    def put(self, role: Literal["actor", "ref", "critic"], outputs: TokenOutputs | None) -> None:
+        """Take the outputs of a model before the update. None: the engine's log-probs are the policy's."""
         experience = self.experience
         if outputs is None:
             experience.old_log_probs = experience.rollout_log_probs
@@ -78,12 +75,12 @@ class Batch:
         else:
             experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
             if outputs.entropy is not None:
-                return merge_means([{"entropy": masked_mean(outputs.entropy, experience.response_mask)}], "actor")
-        return {}
+                entropy = {"entropy": masked_mean(outputs.entropy, experience.response_mask)}
+                self.measured |= merge_means([entropy], "actor")
 
     @dispatch("rank_zero")
-    def estimate(self, step: int, lag: int, penalty: KLPenalty | None = None) -> tuple[RowNumbers, dict[str, float]]:
-        """Estimate advantages of the rewards, less the KL penalty; the rows without samples left out, and metrics.
+    def estimate(self, step: int, lag: int, penalty: KLPenalty | None = None) -> RowNumbers:
+        """Estimate advantages of the rewards, less the KL penalty; the rows without samples left out.
 
         Args:
             lag: largest staleness of the responses.
@@ -94,58 +91,57 @@ class Batch:
         """
         batch, experience = self.scored, self.experience
         masked = self.guard.mask_samples(step, experience, batch)
-        metrics = {} if penalty is None else penalty.subtract(experience)
-        self.correction, measured = self.corrector.of_batch(experience, lag)
-        metrics |= merge_means([measured], "rollout_corr")
+        self.measured |= {} if penalty is None else penalty.subtract(experience)
+        self.correction, means = self.corrector.of_batch(experience, lag)
+        self.measured |= merge_means([means], "rollout_corr")
         weights = self.corrector.weights(self.correction)
         estimated = estimate(self.estimator, experience, batch.components(), weights, batch.turns())
         experience.advantages, experience.returns = estimated
         masked += self.guard.mask_samples(step, experience, batch)
-        return experience.numbers(), metrics | {"training/nonfinite_samples": float(masked)}
+        self.measured["training/nonfinite_samples"] = float(masked)
+        return experience.numbers()
 
     @dispatch("rank_zero")
-    def measure(self, data_parallel_size: int) -> dict[str, float]:
-        """Metrics of plugins."""
-        given: list[Mapping[str, float]] = self.hook.step_metrics(
+    def measure(self) -> tuple[dict[str, float], list[str]]:
+        """Metrics of the batch, those of plugins among them; lines for the terminal."""
+        given: list[Mapping[str, Measure | float]] = self.hook.step_metrics(
             experience=self.experience,
             results=self.scored.results,
             truncated=self.scored.rollouts.truncated,
             max_prompt_length=self.config.data.max_prompt_length,
-            data_parallel_size=data_parallel_size,
         )
-        return {name: value for metrics in given for name, value in metrics.items()}
+        for name, each in [item for metrics in given for item in metrics.items()]:
+            self.measured[name] = float(each) if isinstance(each, int | float) else each.value
+        return dict(self.measured), self.take_lines()
 
-    @dispatch("rank_zero")
-    def correct(self, *, drops: bool) -> RowNumbers:
-        """Make the batch that of the policy: rejected tokens are not trained.
+    @dispatch("rank_zero", keeps=True)
+    def rows(self) -> Experience:
+        """All rows, as the critic trains on them."""
+        return dataclasses.replace(self.experience)
+
+    @dispatch("rank_zero", keeps=True)
+    def correct(self, *, drops: bool) -> Experience:
+        """Make the batch that of the policy: rejected tokens are not trained; its rows.
 
         Args:
             drops: neither are prompts without an advantage.
         """
         self.corrector.apply(self.correction, self.experience)
-        numbers = self.experience.numbers()
-        if not drops:
-            return numbers
-        kept = in_prompts(numbers.has_advantage, numbers.group_ids)
-        mask = self.experience.response_mask & kept[:, None]
-        self._cut = dataclasses.replace(self.experience, response_mask=mask)
-        return self._cut.numbers()
-
-    @dispatch("rank_zero", keeps=True)
-    def mini_batch(self, rows: Tensor, loss_agg_mode: str) -> Experience:
-        """These rows, with the loss weights of their own tokens."""
-        mini_batch = self._cut.select(rows)
-        weigh(mini_batch, self.config, loss_agg_mode)
-        return mini_batch
+        mask = self.experience.response_mask
+        if drops:
+            numbers = self.experience.numbers()
+            mask = mask & in_prompts(numbers.has_advantage, numbers.group_ids)[:, None]
+        return dataclasses.replace(self.experience, response_mask=mask)
 
     @dispatch("rank_zero")
-    def refuse(self, step: int, error: NonFiniteError, rows: Sequence[int]) -> None:
-        """Save the rows of an update that is not finite.
+    def refuse(self, step: int, error: NonFiniteError, rows: Sequence[int]) -> list[str]:
+        """Save the rows of an update that is not finite; lines for the terminal.
 
         Raises:
             NonFiniteError: ``trainer.on_nonfinite`` is not ``skip``.
         """
         self.guard.handle(step, error, rows, self.experience, self.scored)
+        return self.take_lines()
 
     @dispatch("rank_zero")
     def write_rollouts(self, path: Path) -> str | None:
@@ -164,10 +160,14 @@ class Batch:
         return None if written else "no plugin writes the sample rollouts (pip install corerl-tools)"
 
     @dispatch("rank_zero")
-    def end(self) -> list[str]:
-        """Free the rows of the step; lines for the terminal that this process could not print."""
-        del self.scored, self.experience, self._cut
-        lines, self.correction, self.unsaid[:] = [*self.unsaid], None, []
+    def end(self) -> None:
+        """Free the rows of the step."""
+        del self.scored, self.experience
+        self.correction = None
+
+    def take_lines(self) -> list[str]:
+        """Each line is returned once."""
+        lines, self.unsaid[:] = [*self.unsaid], []
         return lines
 
 
@@ -201,8 +201,8 @@ def make_corrector(config: TrainConfig, hook: pluggy.HookRelay, shape: ModelShap
     return made or NoCorrector()
 
 
-def weigh(mini_batch: Experience, config: TrainConfig, loss_agg_mode: str) -> None:
-    """Set the loss weights of a mini-batch."""
+def weighed(mini_batch: Experience, numbers: RowNumbers, config: TrainConfig, loss_agg_mode: str) -> Experience:
+    """The mini-batch, or handle, with the loss weights of its own tokens."""
     scale_factor = config.actor.loss_scale_factor or config.data.max_response_length
-    mask, episodes, groups = mini_batch.response_mask, mini_batch.episode_ids, mini_batch.group_ids
-    mini_batch.loss_weights = loss_weights(mask, loss_agg_mode, scale_factor, episodes, groups)
+    episodes, groups = numbers.episode_ids, numbers.group_ids
+    return mini_batch.weighed(row_factors(numbers.trained, loss_agg_mode, scale_factor, episodes, groups))

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from corerl.contracts.dispatch import Future, begin
 from corerl.contracts.evaluations import Evaluation
 from corerl.contracts.kl_controllers import KLPenalty
-from corerl.contracts.token_outputs import Output
+from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.errors import EngineDeadError, RunError
 from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
@@ -33,6 +34,7 @@ class Trainer:
         restarts: times that the workers were lost and started again.
         step: the present one; at the start, the last that is done.
         is_changed: the step has changed what a checkpoint holds, and is not done.
+        ending: the last step frees its rows.
         failure: of the engines or the evaluation, after the step has changed the policy; raised once it is saved.
     """
 
@@ -52,6 +54,7 @@ class Trainer:
     restarts: int = 0
     step: int = 0
     is_changed: bool = False
+    ending: Future | None = None
     failure: RunError | None = None
 
     def train_step(self) -> dict[str, float]:
@@ -83,36 +86,62 @@ class Trainer:
         step.hold(self.engines.actor_in_use)
         step.metrics |= step.groups.metrics
         with step.part("batch"):
-            step.rows = self.batch.take(step.scored.without_media())
+            if self.ending is not None:
+                self.ending.result()
+            step.tokens = self.batch.take(step.scored.without_media())
+            step.rows = step.tokens.numbers()
         with step.part("handover"):
             self.devices.to_training()
 
     def ask_models(self, step: Step) -> None:
         """Log-probs of the policy and the reference, and values of the critic, before the update."""
-        tokens = self.batch.tokens()
+
+        def put(role: str, outputs: TokenOutputs | None) -> None:
+            step.begun.append(begin(self.batch.put, role, outputs))
+
+        tokens = step.tokens
         with step.part("old_log_prob"):
             if self.run.config.algorithm.rollout_correction.bypass_mode:
-                self.batch.put("actor", None)
+                put("actor", None)
             else:
                 wanted: list[Output] = ["log_probs", "entropy"]
                 if "sum_pi_squared" in self.run.parts.adv_estimator.entry.needs:
                     wanted.append("sum_pi_squared")
-                step.metrics |= self.batch.put("actor", self.models.actor.forward(tokens, wanted))
+                put("actor", self.models.actor.forward(tokens, wanted))
         if self.models.reference is not None and self.run.parts.needs_ref_log_probs:
             with step.part("ref"):
-                self.batch.put("ref", self.models.reference.forward(tokens, ["log_probs"]))
+                put("ref", self.models.reference.forward(tokens, ["log_probs"]))
         if self.models.critic is not None:
             with step.part("values"):
-                self.batch.put("critic", self.models.critic.forward(tokens, ["values"]))
+                put("critic", self.models.critic.forward(tokens, ["values"]))
 
     def estimate_advantages(self, step: Step) -> None:
-        """Advantages of the rewards, less the KL penalty; measures of the batch."""
+        """Advantages of the rewards, less the KL penalty; measures of the batch; rows of the updates.
+
+        All calls on the batch are begun before the first wait.
+        """
         with step.part("adv"):
             lag = max(step.scored.staleness(step.number), default=0)
-            step.rows, metrics = self.batch.estimate(step.number, lag, self.kl_penalty)
-            step.metrics |= metrics
+            estimated = begin(self.batch.estimate, step.number, lag, self.kl_penalty)
         with step.part("metrics"):
-            step.metrics |= self.batch.measure(self.models.shape.data_parallel_size)
+            measured = begin(self.batch.measure)
+        with step.part("adv"):
+            self.begin_updates(step)
+            for each in step.begun:
+                each.result()
+            step.rows = estimated.result()
+        with step.part("metrics"):
+            metrics, lines = measured.result()
+        step.metrics |= metrics
+        for line in lines:
+            say(line)
+
+    def begin_updates(self, step: Step) -> None:
+        """Ask for the rows of the updates: those of the critic before the policy's are corrected."""
+        if self.models.critic is not None:
+            step.of_critic = begin(self.batch.rows)
+        if step.number > self.run.config.trainer.critic_warmup:
+            step.of_policy = begin(self.batch.correct, drops=self.run.config.actor.zero_advantage == "drop")
 
     def update(self, step: Step) -> None:
         """All optimizer steps: of the critic, and after its warm-up of the policy."""
@@ -155,8 +184,7 @@ class Trainer:
             frequency = self.run.config.trainer.log_rollouts_freq
             if frequency > 0 and self.is_due(frequency):
                 self.records.write_rollouts(step.number, self.batch)
-            for notice in self.batch.end():
-                say(notice)
+            self.ending = begin(self.batch.end)
 
     def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

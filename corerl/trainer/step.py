@@ -3,7 +3,8 @@
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Self
 
-from corerl.contracts.experience import RowNumbers
+from corerl.contracts.dispatch import Future
+from corerl.contracts.experience import Experience, RowNumbers
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.stream import StepGroups
 from corerl.telemetry.timers import Timers
@@ -16,17 +17,24 @@ class Step:
     Attributes:
         number: 1, 2, …
         metrics: so far.
+        begun: calls on the batch whose end nobody has seen.
         part: ``with step.part("adv"):`` counts the time as ``timing_s/adv``.
         abandonable: within ``with step.abandonable():``, a signal ends the step at once.
         groups, rows: the batch, once it is taken.
+        tokens: what models read of the rows.
+        of_critic, of_policy: the rows of the updates, once the advantages are estimated.
     """
 
     groups: StepGroups
     rows: RowNumbers
+    tokens: Experience
+    of_critic: Future
+    of_policy: Future
 
     def __init__(self, number: int, stopping: Stopping) -> None:
         self.number = number
         self.metrics: dict[str, float] = {}
+        self.begun: list[Future] = []
         self.part = Timers()
         self.abandonable = stopping.abandonable
         self._open = ExitStack()

@@ -7,7 +7,7 @@ import torch
 from corerl.batch.cuts import mini_batches
 from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.experience import Experience, RowNumbers
+from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.rollout_correctors import RolloutCorrector
@@ -17,7 +17,7 @@ from corerl.registry.parts import Parts
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
 from corerl.terminal.notices import say
-from corerl.trainer.batch import Batch, weigh
+from corerl.trainer.batch import Batch, weighed
 from corerl.trainer.models import Models
 from corerl.trainer.step import Step
 
@@ -28,8 +28,8 @@ MiniBatches = Iterator[tuple[torch.Tensor, Experience]]
 class Updates:
     """Updates the models with the batch of a step.
 
-    Mini-batches are handles if a worker has the batch. A corrector of mini-batches, a token selector and annotators
-    read tokens, so the controller has the batch of a run with one of them.
+    Rows and mini-batches are handles if a worker has the batch. A corrector of mini-batches, a token selector and
+    annotators read tokens, so the controller has the batch of a run with one of them.
     """
 
     def __init__(
@@ -55,15 +55,16 @@ class Updates:
         assert self._models.critic is not None
         actor, critic = self._config.actor, self._config.critic
         size, epochs = critic.ppo_mini_batch_size or actor.ppo_mini_batch_size, critic.ppo_epochs or actor.ppo_epochs
-        cut = self.mini_batches(step.rows, size, epochs, critic.loss_agg_mode)
+        cut = self.mini_batches(step.of_critic.result(), size, epochs, critic.loss_agg_mode)
         return merge_means(self._updated(self._models.critic.update, cut, step), "critic")
 
     def of_policy(self, step: Step) -> dict[str, float]:
         """All updates of the policy; their metrics."""
         actor = self._config.actor
         drops = actor.zero_advantage == "drop"
-        rows = self._batch.correct(drops=drops)
-        cut = self.mini_batches(rows, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
+        whole = step.of_policy.result()
+        rows = whole.numbers()
+        cut = self.mini_batches(whole, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         measured: list[dict[str, Mean]] = []
         trained: list[int] = []
         annotated: list[Mapping[str, Mean]] = []
@@ -82,15 +83,17 @@ class Updates:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics
 
-    def mini_batches(self, numbers: RowNumbers, size: int, epochs: int, loss_agg_mode: str) -> MiniBatches:
+    def mini_batches(self, whole: Experience, size: int, epochs: int, loss_agg_mode: str) -> MiniBatches:
         """The mini-batches of all epochs, each with the loss weights of its own tokens.
 
         One without a trained token is left out: its gradient is 0, and yet momentum and decay would move the weights.
         """
+        numbers = whole.numbers()
         for _ in range(epochs):
             for rows in mini_batches(numbers.group_ids, size):
-                if numbers.trained[rows].any():
-                    yield rows, self._batch.mini_batch(rows, loss_agg_mode)
+                own = numbers.select(rows)
+                if own.trained.any():
+                    yield rows, weighed(whole.select(rows), own, self._config, loss_agg_mode)
 
     def _prepared(self, cut: MiniBatches, step: int, measured: list[dict[str, Mean]]) -> MiniBatches:
         """Mini-batches, each just before its update of the policy.
@@ -104,7 +107,7 @@ class Updates:
                 measured.append(self._corrector.of_mini_batch(mini_batch, present))
                 if not mini_batch.response_mask.any():
                     continue
-                weigh(mini_batch, self._config, self._config.actor.loss_agg_mode)
+                mini_batch = weighed(mini_batch, mini_batch.numbers(), self._config, self._config.actor.loss_agg_mode)
             if self._select_tokens is not None:
                 present = self._models.present_log_probs(mini_batch)
                 uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))
@@ -127,7 +130,9 @@ class Updates:
             try:
                 metrics = update(mini_batch)
             except NonFiniteError as error:
-                self._batch.refuse(step.number, error, (rows[list(error.rows)] if error.rows else rows).tolist())
+                named = (rows[list(error.rows)] if error.rows else rows).tolist()
+                for line in self._batch.refuse(step.number, error, named):
+                    say(line)
                 metrics = {}
             yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
 

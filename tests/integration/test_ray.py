@@ -159,6 +159,18 @@ def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
 critic = pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more process a run: set CORERL_CHAOS=1")
 
 
+CRITIC_AND_ALL = [
+    "algorithm.adv_estimator=gae",
+    "actor.use_kl_loss=true",
+    "actor.ppo_epochs=2",
+    "actor.zero_advantage=drop",
+    "actor.loss_agg_mode=prompt-mean",
+    "algorithm.rollout_correction={rollout_is: token, rollout_rs: token_k1, rollout_rs_threshold: 1.00001}",
+    "trainer.total_training_steps=2",
+]
+"""critic, reference, several epochs, rejected tokens, dropped prompts"""
+
+
 @pytest.fixture(scope="class")
 def five_cpus():
     """A cluster with five CPUs on paper, whatever this machine has."""
@@ -203,11 +215,21 @@ class TestOnOneClusterOfFiveCpus:
         assert_only_this_machine_can_connect(Path("listening.txt"))
 
     @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="two more processes: set CORERL_CHAOS=1")
-    def test_responses_decoded_and_scored_in_two_processes_train_as_in_the_controller(self, train):
-        given = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.log_rollouts_freq=1"]
+    @pytest.mark.parametrize(
+        ("given", "workers", "files"),
+        [
+            (["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false"], 2, FILES[:2]),
+            (CRITIC_AND_ALL, 1, FILES),
+        ],
+        ids=["plain", "all"],
+    )
+    def test_responses_decoded_and_scored_in_other_processes_train_as_in_the_controller(
+        self, train, given, workers, files
+    ):
+        given = [*given, "trainer.log_rollouts_freq=1"]
         here = train("here", *given)
-        there = train("there", *given, "runtime.name=ray", "rollout.num_workers=2")
-        assert same_checkpoints(here, there, FILES[:2])
+        there = train("there", *given, "runtime.name=ray", f"rollout.num_workers={workers}")
+        assert same_checkpoints(here, there, files)
         for ours, expected in zip(numbers(there), numbers(here), strict=True):
             for name, value in expected.items():
                 assert ours[name] == pytest.approx(value, abs=1e-5), (ours["step"], name)

@@ -3,7 +3,7 @@
 import pytest
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.dispatch import Dispatch, Place, dispatch, dispatch_of
+from corerl.contracts.dispatch import Dispatch, Done, Place, begin, dispatch, dispatch_of
 from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError
 from corerl.rollout.worker import RolloutWorker
@@ -30,6 +30,16 @@ class Echo:
 def test_a_method_stays_a_plain_method():
     assert Echo().echo(3) == 3
     assert dispatch_of(Echo, "echo") == Dispatch("all")
+
+
+def test_a_call_begins_where_it_can_and_is_over_where_it_cannot():
+    assert begin(Echo().echo, 3) == Done(3) and Done(3).result() == 3
+
+    def method(value):
+        raise AssertionError("it is only begun")
+
+    method.submit = lambda value, *, more: ("begun", value, more)
+    assert begin(method, 3, more=4) == ("begun", 3, 4)
 
 
 @pytest.mark.parametrize("name", ["plain", "missing"])

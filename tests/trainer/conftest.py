@@ -220,7 +220,8 @@ def trainer(tmp_path):
             step = Step(made.step, made.stopping)
             step.groups = StepGroups(scored, {}, {}, {})
             held.take(scored)
-            held.experience = held._cut = experience or held.experience
+            held.experience = experience or held.experience
+            step.tokens = held.experience.tokens()
             step.rows = held.experience.numbers()
             return step
 

@@ -25,7 +25,7 @@ def test_samples_that_are_left_out_are_counted_before_and_after_the_advantages(t
         return estimated
 
     made.batch.estimator = third_is_nan
-    rows, metrics = made.batch.estimate(3, 1)
+    rows, (metrics, _) = made.batch.estimate(3, 1), made.batch.measure()
     assert metrics["training/nonfinite_samples"] == 2.0
     assert rows.trained.tolist() == [2, 0, 0]
 
@@ -34,7 +34,8 @@ def test_entropy_is_a_mean_over_trained_tokens(trainer, batch):
     made = trainer()
     made.at(*batch([1.0, 1.0, None], lengths=[1, 3, 2]))
     entropy = torch.tensor([[1.0, 7.0, 7.0], [2.0, 3.0, 4.0], [9.0, 9.0, 9.0]])
-    assert made.batch.put("actor", TokenOutputs(entropy=entropy)) == {"actor/entropy": 10 / 4}
+    made.batch.put("actor", TokenOutputs(entropy=entropy))
+    assert made.batch.measured == {"actor/entropy": 10 / 4}
 
 
 def test_an_update_that_is_not_finite_names_the_step_and_the_samples_or_ends_the_run(trainer, batch, capsys):
@@ -54,11 +55,10 @@ def test_a_worker_hands_its_notices_to_the_controller_once(made_up, batch, tmp_p
     scored, _ = batch()
     worker.take(scored)
     capsys.readouterr()
-    worker.refuse(3, NonFiniteError("loss is nan"), [0])
-    [line] = worker.end()
+    [line] = worker.refuse(3, NonFiniteError("loss is nan"), [0])
     assert line.startswith("step 3: loss is nan; 1 samples (response 0 to prompt 0 of 'acme/sums')")
     worker.take(scored)
-    assert (capsys.readouterr().err, worker.end()) == ("", [])
+    assert (capsys.readouterr().err, worker.take_lines()) == ("", [])
 
 
 def test_the_numbers_of_rows_are_those_of_their_tensors(batch):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from corerl.contracts.advantage_estimators import Advantages
 from corerl.contracts.config import RolloutCorrectionConfig
@@ -142,7 +143,7 @@ def test_the_models_are_asked_for_what_is_needed_with_the_tokens_alone(trainer, 
     assert made.models.actor.asked == [(TOKENS, ["log_probs", "entropy", "sum_pi_squared"])]
     assert made.models.reference.asked == [(TOKENS, ["log_probs"])]
     assert made.models.critic.asked == [(TOKENS, ["values"])]
-    assert step.metrics == {"actor/entropy": -1.0}
+    assert made.batch.measured == {"actor/entropy": -1.0}
     assert experience.sum_pi_squared is not None
 
 
@@ -226,8 +227,65 @@ def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch):
         made = trainer(critic=True, trainer__critic_warmup=2)
         made.step = number
         step = made.at(*batch())
+        made.begin_updates(step)
         made.update(step)
         assert Counter(made.calls)["actor.update"] == updates
         assert ("actor/loss" in step.metrics) is bool(updates)
         assert step.metrics["critic/loss"] == 1.5
         assert made.is_changed
+
+
+class Elsewhere:
+    """The batch in another process: its calls are begun, and somebody waits for them."""
+
+    def __init__(self, batch, calls):
+        self.batch, self.said = batch, calls
+
+    def __getattr__(self, name):
+        def submit(*args, **keywords):
+            self.said.append(f"{name} begins")
+            value = getattr(self.batch, name)(*args, **keywords)
+            return SimpleNamespace(result=lambda: self.said.append(f"wait for {name}") or value)
+
+        def call(*args, **keywords):
+            return submit(*args, **keywords).result()
+
+        call.submit = submit
+        return call
+
+
+def test_all_calls_on_the_batch_between_two_models_begin_before_the_first_wait(trainer, batch):
+    made, calls = trainer(critic=True, reference=True, actor__ppo_epochs=2, trainer__log_rollouts_freq=-1), []
+    scored, experience = batch([1.0, 0.0, 0.0, 1.0], n=2)
+    step = made.at(scored, experience)
+    made.batch = Elsewhere(made.batch, calls)
+    made.ask_models(step)
+    made.estimate_advantages(step)
+    begun = ["put", "put", "put", "estimate", "measure", "rows", "correct"]
+    assert calls[: len(begun)] == [f"{name} begins" for name in begun]
+    assert not any(call.endswith("begins") for call in calls[len(begun) :])
+    calls.clear()
+    made.update(step)
+    assert calls == ["wait for rows", "wait for correct"]  # begun before; mini-batches are rows of these
+    assert len(made.models.actor.updated) == len(made.models.critic.updated) == 4
+    made.report(step)
+    assert calls[2:] == ["end begins"]
+    taken = SimpleNamespace(scored=scored, metrics={})
+    made.stream.take = lambda number: taken
+    made.take_groups(step)
+    assert calls[3:] == ["wait for end", "take begins", "wait for take"]
+
+
+def test_the_critic_trains_on_the_rows_before_they_are_corrected(trainer, batch):
+    made = trainer(critic=True)
+    made.batch.corrector = ImportanceCorrector(
+        RolloutCorrectionConfig(rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=2.0)
+    )
+    scored, experience = batch()
+    experience.old_log_probs = experience.rollout_log_probs + torch.tensor([[0.0, -3.0], [0.0, 0.0]])
+    step = made.at(scored, experience)
+    made.estimate_advantages(step)
+    made.update(step)
+    assert [each.response_mask.sum().item() for each in made.models.critic.updated] == [2, 2]
+    assert all(each.rollout_weights is None for each in made.models.critic.updated)
+    assert [each.response_mask.sum().item() for each in made.models.actor.updated] == [1, 2]

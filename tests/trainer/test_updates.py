@@ -18,6 +18,7 @@ TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "respo
 def updated(made, scored, experience):
     """The metrics of the updates of a step."""
     step = made.at(scored, experience)
+    made.begin_updates(step)
     made.update(step)
     return step.metrics
 
@@ -25,8 +26,8 @@ def updated(made, scored, experience):
 def test_each_mini_batch_is_of_whole_prompts_and_has_the_weights_of_its_own_tokens(trainer, batch):
     """Rows of 1, 2, 3 and 4 tokens, two to a prompt; the whole comes twice."""
     made = trainer()
-    step = made.at(*batch([1.0] * 4, n=2, lengths=[1, 2, 3, 4]))
-    cut = list(made.updates.mini_batches(step.rows, 1, 2, "token-mean"))
+    made.at(*batch([1.0] * 4, n=2, lengths=[1, 2, 3, 4]))
+    cut = list(made.updates.mini_batches(made.batch.experience, 1, 2, "token-mean"))
     assert [rows.tolist() for rows, _ in cut] == [[0, 1], [2, 3]] * 2
     for rows, mini_batch in cut:
         tokens = sum(row + 1 for row in rows.tolist())
@@ -35,15 +36,18 @@ def test_each_mini_batch_is_of_whole_prompts_and_has_the_weights_of_its_own_toke
 
 def test_a_mini_batch_without_a_trained_token_is_no_update(trainer, batch):
     made = trainer()
-    step = made.at(*batch([1.0, None, 2.0]))
-    assert [rows.tolist() for rows, _ in made.updates.mini_batches(step.rows, 1, 1, "token-mean")] == [[0], [2]]
+    made.at(*batch([1.0, None, 2.0]))
+    assert [rows.tolist() for rows, _ in made.updates.mini_batches(made.batch.experience, 1, 1, "token-mean")] == [
+        [0],
+        [2],
+    ]
 
 
 @pytest.mark.parametrize(("factor", "weight"), [(None, 1 / 8), (5, 1 / 5)])
 def test_the_constant_length_is_the_longest_response_unless_it_is_given(trainer, batch, factor, weight):
     made = trainer(actor__loss_scale_factor=factor)
-    step = made.at(*batch([1.0]))
-    [(_, mini_batch)] = made.updates.mini_batches(step.rows, 1, 1, "seq-mean-token-sum-norm")
+    made.at(*batch([1.0]))
+    [(_, mini_batch)] = made.updates.mini_batches(made.batch.experience, 1, 1, "seq-mean-token-sum-norm")
     assert mini_batch.loss_weights.flatten().tolist() == pytest.approx([weight, weight])
 
 

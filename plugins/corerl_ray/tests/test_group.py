@@ -5,6 +5,7 @@ import os
 import time
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -14,7 +15,7 @@ from ray_toys import LONE, TOY, Pair, Toy, WithTorch, each
 from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, NonFiniteError
 from corerl_ray.calls import Call
-from corerl_ray.group import SharedGpus
+from corerl_ray.group import Pending, SharedGpus
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
@@ -102,6 +103,11 @@ def test_calls_overlap(group, size):
     futures = [group.all_ranks.submit(number) for number in range(3)]
     assert [future.result() for future in futures] == [(0, 0), (0, 1), (0, 2)]
     assert futures[1].result() == (0, 1)
+
+
+def test_a_call_may_be_over_long_before_its_caller_waits():
+    waiter = SimpleNamespace(wait=lambda calls, deadline, what: [deadline - time.monotonic()])
+    assert Pending(waiter, [], "the rows", time.monotonic() - 3600, lambda results: results[0]).result() > 0
 
 
 def test_a_thousand_results_are_gathered_in_a_few_looks(group, monkeypatch):

@@ -6,11 +6,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from ray.exceptions import RayError
 
+from corerl.contracts.experience import collate
 from corerl.contracts.rollout_backends import Completion
 from corerl.errors import WorkerDiedError
 from corerl_ray import kept
+from corerl_ray.relay import PackedShares
+from corerl_ray.shares import split
 
 
 @pytest.fixture
@@ -53,3 +57,26 @@ def test_tokens_of_a_lost_machine_are_those_of_a_lost_worker(monkeypatch, comple
     monkeypatch.setattr(kept, "ray", SimpleNamespace(get=get, exceptions=kept.ray.exceptions))
     with pytest.raises(WorkerDiedError, match="tokens of responses were on a machine that is lost: the object was on"):
         list(completions[0][0].token_ids)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["alone", "by a relay"])
+def test_rows_of_a_handle_have_their_loss_weights_on_every_rank(monkeypatch, packed):
+    """Those of the same rows of the Experience; a rank without rows has a filler that counts nowhere."""
+    whole = collate([[1]] * 4, [[2] * length for length in (5, 1, 3, 2)], [0, 0, 1, 1])
+    whole.response_mask[0, 2:] = False
+    monkeypatch.setattr(kept, "ray", SimpleNamespace(get={"there": whole}.get))
+    rows, factors = torch.tensor([3, 0, 2]), torch.tensor([0.5, 0.25, 1 / 3], dtype=torch.float64)
+    handle, expected = (each.select(rows).weighed(factors) for each in (kept.KeptRows("there", whole.numbers()), whole))
+    further = torch.tensor([2, 1])
+    for given, own in ((handle, expected), (handle.select(further), expected.select(further))):
+        for ranks in (1, 2, 4):
+            parts = split(given, ranks).shares
+            shares = [part.value for part in parts]
+            for part, share in zip(parts, PackedShares.of(shares).shares() if packed else shares, strict=True):
+                found = share.value()
+                if not len(part.rows):
+                    assert len(found) == 1 and not found.loss_weights.any() and not found.response_mask.any()
+                    continue
+                wanted = own.select(part.rows)
+                for name, tensor in wanted.tensors().items():
+                    assert torch.equal(getattr(found, name), tensor), (ranks, name)

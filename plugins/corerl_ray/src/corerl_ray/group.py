@@ -20,6 +20,9 @@ from corerl_ray.relay import Relays
 from corerl_ray.shares import Split, split
 from corerl_ray.spread import Loads
 
+LATE = 5.0
+"""seconds for the result of a call whose deadline passed before its caller waited"""
+
 
 @dataclass
 class Pending:
@@ -37,7 +40,8 @@ class Pending:
     def result(self) -> Any:
         if not self.done:
             try:
-                self.value = self.join(self.waiter.wait(self.calls, self.deadline, self.what))
+                deadline = max(self.deadline, time.monotonic() + LATE)  # it may be over since long ago
+                self.value = self.join(self.waiter.wait(self.calls, deadline, self.what))
             except Exception as error:
                 self.error = error
             self.done, self.calls = True, ()

@@ -29,18 +29,26 @@ class KeptRows:
 
     Attributes:
         chosen: rows of the whole, trimmed to the longest of them; None: the whole.
+        factors: of the rows' loss weights, as of :meth:`corerl.contracts.experience.Experience.weighed`.
     """
 
     reference: "ray.ObjectRef[Any]"
     known: "RowNumbers"
     chosen: "Tensor | None" = None
+    factors: "Tensor | None" = None
 
     def numbers(self) -> "RowNumbers":
         return self.known
 
     def select(self, rows: "Tensor") -> "KeptRows":
         """These rows, in this order."""
-        return KeptRows(self.reference, self.known.select(rows), rows if self.chosen is None else self.chosen[rows])
+        factors = None if self.factors is None else self.factors[rows]
+        chosen = rows if self.chosen is None else self.chosen[rows]
+        return KeptRows(self.reference, self.known.select(rows), chosen, factors)
+
+    def weighed(self, factors: "Tensor") -> "KeptRows":
+        """The rows with loss weights, which the processes that read them compute."""
+        return dataclasses.replace(self, factors=factors)
 
 
 @dataclass(frozen=True)
@@ -49,22 +57,30 @@ class KeptShare:
 
     Attributes:
         trims: to the longest of the rows.
+        factors: of the rows' loss weights.
     """
 
     reference: "ray.ObjectRef[Any]"
     rows: "Tensor"
     trims: bool = False
+    factors: "Tensor | None" = None
 
     @classmethod
     def of(cls, whole: KeptRows, rows: "Tensor") -> "KeptShare":
         """Of these rows of the handle's."""
-        return cls(whole.reference, rows) if whole.chosen is None else cls(whole.reference, whole.chosen[rows], True)
+        factors = None if whole.factors is None else whole.factors[rows]
+        if whole.chosen is None:
+            return cls(whole.reference, rows, factors=factors)
+        return cls(whole.reference, whole.chosen[rows], True, factors)
 
     def value(self) -> "Experience":
         from corerl_ray.shares import rows_of
 
         whole: Experience = ray.get(self.reference)
-        return whole.select(self.rows) if self.trims and len(self.rows) else rows_of(whole, self.rows)
+        own = whole.select(self.rows) if self.trims and len(self.rows) else rows_of(whole, self.rows)
+        if self.factors is None:
+            return own
+        return own.weighed(self.factors if len(self.rows) else self.factors.new_zeros(1))
 
 
 @dataclass(frozen=True)

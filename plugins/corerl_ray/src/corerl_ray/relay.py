@@ -76,20 +76,27 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedShares:
-    """Several :class:`corerl_ray.kept.KeptShare` of one batch; their rows end to end, which is one tensor to send."""
+    """Several :class:`corerl_ray.kept.KeptShare` of one batch; their rows end to end are one tensor to send."""
 
     reference: "ray.ObjectRef[Any]"
     rows: Tensor
     counts: Sequence[int]
     trims: bool
+    factors: Tensor | None = None
 
     @classmethod
     def of(cls, shares: Sequence[KeptShare]) -> "PackedShares":
-        rows = [share.rows for share in shares]
-        return cls(shares[0].reference, torch.cat(rows), [each.shape[0] for each in rows], shares[0].trims)
+        rows, first = [share.rows for share in shares], shares[0]
+        factors = [share.factors for share in shares if share.factors is not None]
+        joined = torch.cat(factors) if factors else None
+        return cls(first.reference, torch.cat(rows), [each.shape[0] for each in rows], first.trims, joined)
 
     def shares(self) -> list[KeptShare]:
-        return [KeptShare(self.reference, rows, self.trims) for rows in torch.split(self.rows, [*self.counts])]
+        factors: Sequence[Tensor | None] = [None] * len(self.counts)
+        if self.factors is not None:
+            factors = torch.split(self.factors, [*self.counts])
+        own = zip(torch.split(self.rows, [*self.counts]), factors, strict=True)
+        return [KeptShare(self.reference, rows, self.trims, factor) for rows, factor in own]
 
 
 class Relay(WorkerHost):

@@ -106,7 +106,7 @@ class RayRuntime:
                 "distributed part such as fsdp, or one worker",
             )
         deadline = time.monotonic() + self.options.start_timeout
-        is_concurrent = role.name == REPLICAS or role.workers is not None
+        is_concurrent = role.name == REPLICAS or (role.workers is not None and role.distributed)
         devices = places.devices(self.options.start_timeout) if step > 1 else []
         seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
         members = [

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from corerl.contracts.losses import Combined, Mean, Measure
+
 ELEMENTS = 2**18
 """of a column in a block"""
 
@@ -49,11 +51,49 @@ class Spread:
         least, most = torch.aminmax(values)
         return cls(float(total), count, float(least), float(most))
 
-    def metrics(self, name: str) -> dict[str, float]:
+    def metrics(self, name: str) -> dict[str, Measure]:
         """``NAME/mean``, ``NAME/max`` and ``NAME/min``; none without values."""
         if self.count == 0:
             return {}
-        return {f"{name}/mean": self.total / self.count, f"{name}/max": self.most, f"{name}/min": self.least}
+        return {
+            f"{name}/mean": Mean(self.total, self.count),
+            f"{name}/max": Combined(self.most, max),
+            f"{name}/min": Combined(self.least, min),
+        }
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and sum of squared differences from the mean of values; those of parts add up.
+
+    Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance", equation 2.1.
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def __add__(self, other: "Moments") -> "Moments":
+        count, apart = self.count + other.count, other.mean - self.mean
+        share = other.count / max(1, count)
+        squares = self.squares + other.squares + apart * apart * self.count * share
+        return Moments(count, self.mean + apart * share, squares)
+
+    @property
+    def variance(self) -> float:
+        """Not corrected for the mean; 0 of nothing."""
+        return self.squares / max(1, self.count)
+
+
+def moments(values: Tensor, mask: Tensor) -> Moments:
+    """Of the values (B, T) where ``mask`` (bool) is true."""
+    found = Moments()
+    for rows in blocks(mask):
+        part = Spread.of(values[rows], mask[rows])
+        mean = part.total / max(1, part.count)
+        squares = (values[rows] - mean).square_().masked_fill_(~mask[rows], 0.0).sum()
+        found += Moments(part.count, mean, float(squares))
+    return found
 
 
 def spread(values: Tensor, mask: Tensor) -> Spread:

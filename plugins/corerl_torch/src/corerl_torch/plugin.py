@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.experience import Experience, RowNumbers
+    from corerl.contracts.losses import Measure
     from corerl.contracts.objective import LossTerm
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
@@ -146,11 +147,10 @@ def step_metrics(
     results: "Sequence[RewardResult]",
     truncated: Sequence[bool],
     max_prompt_length: int,
-    data_parallel_size: int,
-) -> Mapping[str, float]:
+) -> "Mapping[str, Measure | float]":
     from corerl_torch.batch_metrics import step_metrics
 
-    return step_metrics(experience, results, truncated, max_prompt_length, data_parallel_size)
+    return step_metrics(experience, results, truncated, max_prompt_length)
 
 
 @hookimpl
@@ -161,9 +161,11 @@ def time_metrics(
     shape: "ModelShape",
     passes: int,
 ) -> Mapping[str, float]:
+    from corerl_torch.batch_metrics import sequence_length_metrics
     from corerl_torch.time_metrics import performance_metrics, time_metrics
 
-    return time_metrics(seconds, background, experience) | performance_metrics(seconds, experience, shape, passes)
+    timed = time_metrics(seconds, background, experience) | performance_metrics(seconds, experience, shape, passes)
+    return timed | sequence_length_metrics(experience.lengths, shape.data_parallel_size)
 
 
 @hookimpl(trylast=True)
