@@ -20,7 +20,7 @@ from corerl_ray.relay import Relays
 from corerl_ray.shares import Split, split
 from corerl_ray.spread import Loads
 
-LATE = 5.0
+LATE = 1.0
 """seconds for the result of a call whose deadline passed before its caller waited"""
 
 
