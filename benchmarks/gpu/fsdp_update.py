@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--no-checkpointing", action="store_true", help="recompute nothing")
-    parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
+    parser.add_argument("--profile", action="store_true", help="the kernels of both passes, too")
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     arguments = parser.parse_args()
     checkpointing = not arguments.no_checkpointing
@@ -72,6 +72,8 @@ def main() -> None:
         print(json.dumps(results[-1]), flush=True)
         if arguments.profile:
             profile(functools.partial(update, strategy, batch))
+            print("log-probs:")
+            profile(functools.partial(_forward, strategy, batch))
     _print(results, torch.cuda.get_device_name())
 
 
