@@ -63,13 +63,13 @@ SHORT = {
     "sp": "sequence_parallel",
 }
 CASES = {
-    1: "qwen2 qwen2-tied qwen3 llama moe moe-replay deepseek deepseek-dense glm glm-replay gptoss gptoss-replay",
+    1: "qwen2 qwen2-tied qwen3 llama moe moe-replay deepseek deepseek-dense glm gptoss gptoss-replay",
     2: "qwen2-tied,tp=2 qwen3,tp=2 qwen3,tp=2,sp=True llama,pp=2 qwen2-tied,pp=2 qwen3,pp=2,vpp=2 qwen3,cp=2 qwen3 "
-    "moe,ep=2 moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2 "
+    "moe,ep=2 moe,tp=2,sp=True moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2 "
     "moe-replay,ep=2 moe-replay,tp=2,sp=True,ep=2 moe-replay,pp=2 moe-replay,cp=2 "
     "deepseek-dense,tp=2 deepseek,tp=2,sp=True deepseek,tp=2,sp=True,ep=2 deepseek,pp=2 deepseek,pp=2,vpp=2 "
     "deepseek,ep=2 deepseek,cp=2 deepseek-replay,pp=2 glm-dense,tp=2 glm,tp=2,sp=True,ep=2 glm,pp=2 glm,ep=2 glm,cp=2 "
-    "glm-replay,ep=2 gptoss,tp=2,sp=True gptoss,tp=2,sp=True,ep=2 gptoss,pp=2 gptoss,ep=2 gptoss,cp=2",
+    "gptoss,tp=2,sp=True gptoss,tp=2,sp=True,ep=2 gptoss,pp=2 gptoss,ep=2 gptoss,cp=2",
     4: "qwen2-tied,tp=2,pp=2 qwen3,tp=2,sp=True,pp=2,vpp=2 qwen3,tp=2,cp=2 qwen3,tp=2,sp=True,cp=2 llama,pp=2,cp=2 "
     "llama,pp=4 qwen2-tied,tp=2 qwen3,cp=4 moe,ep=4 moe,ep=2,pp=2 moe,tp=2,sp=True,ep=4 "
     "moe-replay,ep=2,pp=2 moe-replay,tp=2,sp=True,ep=4",

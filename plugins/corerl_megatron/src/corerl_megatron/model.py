@@ -90,6 +90,8 @@ class Stage(GPTModel):  # type: ignore[misc]
         for layer in self.decoder.layers:
             if hasattr(layer.mlp, "router"):
                 layer.mlp.router.enable_expert_bias = False  # the bias stays; no tokens are counted to move it
+        if ranks.tensor.size > 1:
+            _sum_over_owners(self)
         if config.add_bias_linear:
             _copy_outputs_of_experts(self)
         if self.post_process:
@@ -293,6 +295,17 @@ def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
         "recompute_method": options.recompute_method,
         "recompute_num_layers": options.recompute_num_layers,
     }
+
+
+def _sum_over_owners(piece: Stage) -> None:
+    """Have gradients of an expert summed over the ranks with that expert.
+
+    megatron-core sums those of its output bias over tensor parallel ranks, which may have other experts; without expert
+    parallel it sums none of an expert's over ranks that share a sequence.
+    """
+    for layer in piece.decoder.layers:
+        for parameter in layer.mlp.experts.parameters() if hasattr(layer.mlp, "experts") else ():
+            parameter.allreduce = parameter.sequence_parallel = False
 
 
 def _copy_outputs_of_experts(piece: Stage) -> None:
