@@ -118,6 +118,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--freeze", action="store_true", help="freeze the tower")
+    parser.add_argument("--no-checkpointing", action="store_true", help="recompute nothing")
     parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
     parser.add_argument("--least", type=float, default=0.4, help="share of the rate of bare matrix products")
     parser.add_argument("--backend", choices=["vllm", "sglang", "hf"], default="vllm")
@@ -173,7 +174,7 @@ def update(asked: argparse.Namespace) -> int:
 
 
 def strategy_of(folder: str, asked: argparse.Namespace) -> Any:
-    model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=True)
+    model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=not asked.no_checkpointing)
     limit = MicroBatching(max_tokens=16_384)
     spec = StrategySpec(model, asked.device, limit, OptimConfig(lr=1e-6), total_steps=1000)
     if asked.device == "cpu":

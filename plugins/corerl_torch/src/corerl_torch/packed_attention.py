@@ -183,12 +183,11 @@ def _by_kernel(
         options["is_causal"] = True
     else:
         return _row_by_row(query, key, value, rows, scaling, sliding_window)
-    if "enable_gqa" in KNOWN:
+    if "enable_gqa" in KNOWN:  # the kernel of versions without the option takes fewer heads of keys, too
         options["enable_gqa"] = query.shape[1] != key.shape[1]
-    else:
-        key, value = _every_head(query, key, value)
     size = value.shape[-1]
-    value = torch.nn.functional.pad(value, (0, query.shape[-1] - size))  # the kernel knows one size of heads
+    if size != query.shape[-1]:  # the kernel knows one size of heads
+        value = torch.nn.functional.pad(value, (0, query.shape[-1] - size))
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
     bounds = (rows.queries, rows.keys, rows.longest, rows.longest_keys)
     result: Tensor = varlen_attn(query, key, value, *bounds, **options).unsqueeze(0)
