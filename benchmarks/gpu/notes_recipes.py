@@ -6,7 +6,7 @@
 
 The commands are those of plugins/corerl_verl/tests/notes. Each is converted (`corerl config from-verl`), checked
 (`corerl check`) and trained for two steps. Values that this machine or random weights exclude are exchanged; the script
-prints each exchange with its reason. On GPUs models have full size, but those of 7B and 8B are cut to 8 layers. vLLM
+prints each exchange with its reason. On GPUs models have full size, but those of 7B and 8B are cut to 8 layers without ``--whole``. vLLM
 generates (``--engine sglang --python PYTHON``: the commands' own engine). The two commands for 28,672 tokens get 16
 prompts a step and responses of 2048. On the CPU the model is tiny, strategy ``torch`` trains and ``hf`` generates.
 
@@ -209,7 +209,7 @@ def write_rows(file: Path, source: str, rows: list[dict[str, Any]]) -> Path:
     return file
 
 
-def material(recipe: Recipe, folder: Path, given: Path | None) -> tuple[Path, Path, Path]:
+def material(recipe: Recipe, folder: Path, given: Path | None, layers: int | None = None) -> tuple[Path, Path, Path]:
     """Model folder, training rows and test rows: of ``given``, cut in layers, or tiny ones."""
     model, data = folder / "model", folder / "data"
     if given is None:
@@ -222,8 +222,8 @@ def material(recipe: Recipe, folder: Path, given: Path | None) -> tuple[Path, Pa
         model.mkdir()
         for file in (given / recipe.shape).iterdir():
             (model / file.name).write_bytes(file.read_bytes())
-        if recipe.layers:
-            sizes = json.loads((model / "config.json").read_text()) | {"num_hidden_layers": recipe.layers}
+        if layers:
+            sizes = json.loads((model / "config.json").read_text()) | {"num_hidden_layers": layers}
             sizes.pop("layer_types", None)  # one for each layer
             (model / "config.json").write_text(json.dumps(sizes))
     rows = {name: pq.read_table(data / f"{name}.parquet").to_pylist() for name in ("train", "test")}
@@ -234,13 +234,14 @@ def material(recipe: Recipe, folder: Path, given: Path | None) -> tuple[Path, Pa
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Convert, check and train; returns a row of the table."""
     recipe = RECIPES[name]
-    model, train, test = material(recipe, folder, None if arguments.device == "cpu" else arguments.material)
+    layers = None if arguments.whole else recipe.layers
+    model, train, test = material(recipe, folder, None if arguments.device == "cpu" else arguments.material, layers)
     gpus = 0 if arguments.device == "cpu" else _gpus()
     place = Place(model, train, test, folder / "runs", gpus, arguments.engine, arguments.python)
     config = config_of(name)
     changes = list(exchanges(recipe, config, place))
-    if recipe.layers and gpus:
-        print(f"{name}: model cut to {recipe.layers} layers: time and memory of one GPU")
+    if layers and gpus:
+        print(f"{name}: model cut to {layers} layers: time and memory of one GPU")
     for change in changes:
         print(f"{name}: {change.key}={change.value}: {change.reason}")
     file = folder / "config.yaml"
@@ -297,6 +298,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--material", type=Path, default=Path("/tmp/material"), help="what material.py wrote")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--whole", action="store_true", help="all layers of 7B and 8B: two GPUs of 140 GiB")
     parser.add_argument("--engine", choices=["vllm", "sglang"], default="vllm")
     parser.add_argument("--python", help="interpreter of the engine's environment; default: this one")
     parser.add_argument("--only", nargs="*", choices=list(RECIPES), help="recipes; default: all")

@@ -17,7 +17,8 @@ GPU. ``seconds`` is what the controller waits, calls of Ray included: the median
 NCCL broadcast of the model's bytes between two GPUs, and ``of bare`` the rate of whole updates over that.
 ``--before`` measures these ways a second time as they were before rounds were in flight together: rounds of at most
 two thirds of a bucket, one buffer of the trainer, a round requested after the last one has arrived, and an engine asked
-to load a round after it has loaded the last one.
+to load a round after it has loaded the last one. ``--trace`` prints the kernels of one more update by ``exchange`` in
+the first trainer's rank and in the rollout worker, each in milliseconds since its call began, and the engine's loads.
 
 ``same``: every parameter of the engine has the bits of the trainer's rounded weights. Without GPUs the same code runs
 over gloo.
@@ -27,9 +28,11 @@ import argparse
 import json
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -129,7 +132,9 @@ class Rollout:
     def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
         self.engine.ask("begin", [()] * RANKS)
         under_way: Round | None = None
+        self.loads: list[float] = []
         for each in rounds:
+            self.loads.append(time.perf_counter())
             self.engine.tell("take", [(each.number, place, verify) for place in each.places])
             if under_way is not None:
                 self._taken(under_way)
@@ -142,6 +147,7 @@ class Rollout:
 
     def _taken(self, each: Round) -> None:
         assert not any(self.engine.answers("take"))
+        self.loads.append(-time.perf_counter())
         each.done()
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
@@ -197,6 +203,30 @@ def rounds_of(bucket_mb: int, before: bool) -> Iterator[None]:
         yield
     finally:
         module.make, module._Layout.most = make, most
+
+
+def traced(function: Callable[..., Any], folder: str) -> Callable[..., Any]:
+    """The function of a host, which writes its kernels into a file of its name."""
+
+    def run(host: WorkerHost, *given: Any) -> Any:
+        activities = [getattr(torch.profiler.ProfilerActivity, DEVICE.upper())]
+        with torch.profiler.profile(activities=activities) as profiler:
+            began = time.perf_counter()
+            result = function(host, *given)
+            synchronize()
+            seconds = time.perf_counter() - began
+        kernels = [each for each in profiler.events() if each.device_type.name == "CUDA"]
+        first = min((each.time_range.start for each in kernels), default=0.0)
+        lines = [f"{function.__name__}: {seconds * 1e3:.2f} ms; kernels since the first, and their ms"]
+        for each in sorted(kernels, key=lambda one: one.time_range.start):
+            start, length = (each.time_range.start - first) / 1e3, each.time_range.elapsed_us() / 1e3
+            lines += [f"{start:8.2f} {length:7.3f} {each.name[:80]}"] if length > 0.02 else []
+        loads = getattr(host.worker, "loads", ())
+        lines += [f"{'asks' if at > 0 else 'has loaded'} at {(abs(at) - began) * 1e3:.2f} ms" for at in loads]
+        (Path(folder) / function.__name__).write_text("\n".join(lines))
+        return result
+
+    return run
 
 
 def bare(host: WorkerHost, size: int, repeat: int) -> float:
@@ -282,6 +312,17 @@ def measure(shape: str, layout: str, way: str, arguments: argparse.Namespace, be
         row |= {"seconds": statistics.median(seconds[False]), "verified s": statistics.median(seconds[True])}
         row["GB/s"] = size / 1e9 / row["seconds"]
 
+        if arguments.trace and way == "exchange" and not before:
+            module: Any = exchange
+            own = module.send, module.receive
+            with tempfile.TemporaryDirectory() as folder:
+                module.send, module.receive = (traced(each, folder) for each in own)
+                for index in range(2):  # the first one starts the profiler
+                    runtime.send_weights(actor, rollout, 2 * arguments.repeat + index + 1)
+                module.send, module.receive = own
+                for file in sorted(Path(folder).iterdir()):
+                    print(file.read_text(), flush=True)
+
         def ask(members: Sequence[Any], function: Callable[..., Any], *own: Any) -> list[Any]:
             calls = [Call(member, member.host.apply.remote(function, *own)) for member in members]
             return list(runtime.waiter.wait(calls, time.monotonic() + 300, function.__name__))
@@ -306,6 +347,7 @@ def main() -> None:
     parser.add_argument("--trainers", default="fsdp,tp")
     parser.add_argument("--ways", default="pieces,whole")
     parser.add_argument("--before", default="", help="of these ways, the former one too")
+    parser.add_argument("--trace", action="store_true", help="the kernels of one more update, too")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--bucket-mb", type=int, default=RayOptions().weights_bucket_mb)
     parser.add_argument("--ranks", type=int, default=RANKS)

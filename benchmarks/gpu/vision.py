@@ -174,7 +174,9 @@ def update(asked: argparse.Namespace) -> int:
 
 
 def strategy_of(folder: str, asked: argparse.Namespace) -> Any:
-    model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=not asked.no_checkpointing)
+    model = ModelConfig(
+        folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=not asked.no_checkpointing
+    )
     limit = MicroBatching(max_tokens=16_384)
     spec = StrategySpec(model, asked.device, limit, OptimConfig(lr=1e-6), total_steps=1000)
     if asked.device == "cpu":
