@@ -6,9 +6,10 @@
 
 The commands are those of plugins/corerl_verl/tests/notes. Each is converted (`corerl config from-verl`), checked
 (`corerl check`) and trained for two steps. Values that this machine or random weights exclude are exchanged; the script
-prints each exchange with its reason. On GPUs models have full size, but those of 7B and 8B are cut to 8 layers without ``--whole``. vLLM
-generates (``--engine sglang --python PYTHON``: the commands' own engine). The two commands for 28,672 tokens get 16
-prompts a step and responses of 2048. On the CPU the model is tiny, strategy ``torch`` trains and ``hf`` generates.
+prints each exchange with its reason. On GPUs models have full size, but those of 7B and 8B are cut to 8 layers without
+``--whole``. vLLM generates (``--engine sglang --python PYTHON``: the commands' own engine). The two commands for 28,672
+tokens get 16 prompts a step and responses of 2048. On the CPU the model is tiny, strategy ``torch`` trains and ``hf``
+generates.
 
 About 60 to 90 s a recipe on a GPU, half of them vLLM's start; 20 s on the CPU. With two GPUs, Megatron's
 tensor parallel and Ulysses' sequence parallel have two ranks; with one GPU, none. Exit code 1: a recipe failed.
