@@ -13,6 +13,7 @@ from corerl.contracts.config import ModelConfig, RuntimeConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Machine
 from corerl_check.size import model_size
+from corerl_fsdp import divided
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.tensor_parallel import KEY, STYLES, plan_of
@@ -194,3 +195,31 @@ def test_a_family_without_proofs_is_refused():
 def test_the_styles_of_a_plan_are_known(model_dirs):
     plan = plan_of(AutoConfig.from_pretrained(model_dirs["qwen3", True]), 2)
     assert set(plan.values()) <= STYLES.keys() and len(plan) == 9
+
+
+class Pair(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, values):
+        return self.one(values) * self.other(values)
+
+
+def test_layers_of_one_kind_are_compiled_once(monkeypatch):
+    monkeypatch.setattr(divided, "_summed", lambda values, group: values.clone())
+    graphs = []
+
+    def backend(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    ranks = divided.Ranks(1, 0, None)
+    pairs = [Pair() for _ in range(3)]
+    for pair in pairs:
+        taken = divided.SharedInput(pair, ranks)
+        for each in (pair.one, pair.other):
+            divided.by_columns(each, ranks, taken)
+        torch.compile(pair, backend=backend)(torch.ones(2, 4)).sum().backward()
+    assert len(graphs) == 1
+    assert taken.given is None and taken.taken is None
