@@ -220,6 +220,6 @@ def test_layers_of_one_kind_are_compiled_once(monkeypatch):
         taken = divided.SharedInput(pair, ranks)
         for each in (pair.one, pair.other):
             divided.by_columns(each, ranks, taken)
-        torch.compile(pair, backend=backend)(torch.ones(2, 4)).sum().backward()
+        torch.compile(torch.nn.Sequential(pair), backend=backend)(torch.ones(2, 4)).sum().backward()
     assert len(graphs) == 1
     assert taken.given is None and taken.taken is None
