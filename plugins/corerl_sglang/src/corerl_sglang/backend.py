@@ -14,7 +14,7 @@ from corerl.models import compute_dtype
 from corerl_engines import quantization
 from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
-from corerl_engines.experts import recorded_experts
+from corerl_engines.experts import has_experts, recorded_experts
 from corerl_engines.images import reads_images
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
@@ -136,11 +136,6 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:
         arguments["cuda_graph_max_bs_decode"] = 512
     return arguments | options.engine_args
-
-
-def has_experts(config: Any) -> bool:
-    """Whether a model, by its config of transformers, is a mixture of experts."""
-    return bool(getattr(config.get_text_config(), "num_experts_per_tok", None))
 
 
 def check_patches(config: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 from corerl_engine import pieces, recorder, weights
 from corerl_engine.digest import digest, digests
 from vllm.config import set_current_vllm_config
-from vllm.distributed.parallel_state import get_world_group
+from vllm.distributed.parallel_state import get_pp_group, get_world_group
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from corerl_vllm_engine import invariant, log_probs
@@ -50,6 +50,8 @@ class Worker:
         if adapter is not None:
             manager = self.model_runner.lora_manager
             self.corerl_adapters = [Adapter(manager, adapter, number) for number in range(adapter["count"])]
+        if getattr(self.model_runner, "intermediate_tensors", ()) is None and not get_pp_group().is_first_rank:
+            self._corerl_take_hidden_states()
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             log_probs.prepare(sampler, keeps, bitwise)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
@@ -143,6 +145,14 @@ class Worker:
     def corerl_stop_profile(self, rank: int) -> None:
         """End it, and write its files."""
         recorder.stop(self.corerl_profile, rank)
+
+    def _corerl_take_hidden_states(self) -> None:
+        """Memory for the hidden states of the stage before, which vLLM makes in a warm-up that a CPU without compiled
+        code skips."""
+        runner = self.model_runner
+        runner.intermediate_tensors = self._corerl_model().make_empty_intermediate_tensors(
+            batch_size=runner.max_num_tokens, dtype=self.vllm_config.model_config.dtype, device=self.device
+        )
 
     def _corerl_model(self) -> Any:
         return self.model_runner.get_model()
