@@ -49,8 +49,6 @@ OURS = (
     "enable_memory_saver",
     "mem_fraction_static",
     "context_length",
-    "dp_size",
-    "pp_size",
     "nnodes",
     "node_rank",
     "dist_init_addr",
@@ -117,10 +115,15 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         "sampling_defaults": "openai",
         "enable_memory_saver": True,
         "mem_fraction_static": memory_fraction(options.gpu_memory_utilization),
-        "tp_size": rollout.tensor_model_parallel_size,
+        "tp_size": rollout.tensor_model_parallel_size * rollout.data_parallel_size,
+        "pp_size": rollout.pipeline_model_parallel_size,
         "disable_cuda_graph": options.disable_cuda_graph,
         "log_level": "warning",
     }
+    if rollout.pipeline_model_parallel_size > 1:
+        arguments["disable_overlap_schedule"] = True  # SGLang has none for stages
+    if rollout.data_parallel_size > 1:
+        arguments |= {"dp_size": rollout.data_parallel_size, "enable_dp_attention": True}
     if options.quantization != "none":
         arguments["quantization"] = options.quantization
     if COLUMN in rollout.record:

@@ -30,6 +30,9 @@ class Worker:
     device: Any
     rank: int
 
+    corerl_place: int
+    """among all workers of the engine"""
+
     corerl_adapters: Sequence[Adapter] = ()
     corerl_found: pieces.Found | None = None
     corerl_receiver: pieces.Receiver | None = None
@@ -43,7 +46,9 @@ class Worker:
             bitwise: the model computes with invariant operations.
             adapter: facts of the adapters that updates consist of; None: they consist of all weights.
         """
-        if self.vllm_config.parallel_config.nnodes > 1:
+        parallel = self.vllm_config.parallel_config
+        self.corerl_place = parallel.data_parallel_rank * parallel.world_size + self.rank
+        if parallel.nnodes > 1:
             weights.of_nodes(get_world_group().device_group)
         if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
             invariant.use_in(self)
@@ -110,14 +115,14 @@ class Worker:
         """Open the memory in which this worker's rounds arrive."""
         assert self.corerl_found is not None
         self.corerl_receiver = pieces.Receiver(
-            self.corerl_found, plans[self.rank], self.corerl_in_place, self.device, digest
+            self.corerl_found, plans[self.corerl_place], self.corerl_in_place, self.device, digest
         )
 
     def corerl_take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
         """Load a round of pieces; returns the names of those that have changed on the way."""
         assert self.corerl_receiver is not None
         with self._corerl_loading():
-            changed, loaded = self.corerl_receiver.take(number, *places[self.rank], verify=verify)
+            changed, loaded = self.corerl_receiver.take(number, *places[self.corerl_place], verify=verify)
         self.corerl_loaded |= set(map(as_reported, loaded))
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the memory is reused
@@ -139,7 +144,7 @@ class Worker:
 
     def corerl_start_profile(self, asked: dict[str, Any], name: str) -> None:
         """Begin a profile of this process."""
-        self.corerl_profile = f"{name}-worker{self.rank}"
+        self.corerl_profile = f"{name}-worker{self.corerl_place}"
         recorder.start(self.corerl_profile, asked)
 
     def corerl_stop_profile(self, rank: int) -> None:
