@@ -27,11 +27,15 @@ TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}[DEVICE]
 
 
 @one_more_engine
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_experts_are_the_trainers_after_each_update(
-    start: Callable[..., VllmBackend], engine_python: str, device: str, tmp_path: Path
+    start: Callable[..., VllmBackend], engine_python: str, device: str, tmp_path: Path, parts: int
 ):
     model = ModelConfig(str(write_config(tmp_path, "qwen3_moe", **SIZES)), load_format="dummy", dtype="fp32")
-    backend = start(vars(model), python=engine_python, bucket_mb=1)
+    rollout = RolloutConfig(data_parallel_size=parts)
+    variables = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if parts > 1 else {}
+    backend = start(vars(model), rollout, python=engine_python, bucket_mb=1, environment=variables)
     for version in (1, 2):
         policy = load_model(model, "lm", device="cpu", dtype=torch.float32, seed=version)
         named = ((name, each.detach().to(device)) for name, each in policy.named_parameters())

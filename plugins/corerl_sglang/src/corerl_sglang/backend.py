@@ -11,7 +11,7 @@ import corerl_sglang_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError, RequestError
 from corerl.models import compute_dtype
-from corerl_engines import quantization
+from corerl_engines import nodes, quantization
 from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
 from corerl_engines.experts import has_experts, recorded_experts
@@ -120,6 +120,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         "disable_cuda_graph": options.disable_cuda_graph,
         "log_level": "warning",
     }
+    if nodes.here.others:
+        arguments["disable_custom_all_reduce"] = True  # for GPUs that all processes of the engine see
     if rollout.pipeline_model_parallel_size > 1:
         arguments["disable_overlap_schedule"] = True  # SGLang has none for stages
     if rollout.data_parallel_size > 1:
