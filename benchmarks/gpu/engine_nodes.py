@@ -1,4 +1,4 @@
-"""A GRPO step with one engine of two ranks, on two nodes of Ray that are two GPUs of one machine, or on one of two GPUs.
+"""A GRPO step with one engine of two ranks: on two nodes of Ray, which are two GPUs of one machine, or on one node.
 
 Two GPUs and about 60 to 110 s each; every line is a run of its own:
 
@@ -6,7 +6,7 @@ Two GPUs and about 60 to 110 s each; every line is a run of its own:
     python benchmarks/gpu/engine_nodes.py --python $PYTHON                                    # tensor parallel
     python benchmarks/gpu/engine_nodes.py --python $PYTHON --pipeline 2                       # a stage on each node
     python benchmarks/gpu/engine_nodes.py --python $PYTHON --nodes 1 --pipeline 2 --transport sharded
-    python benchmarks/gpu/engine_nodes.py --python $PYTHON --nodes 1 --data-parallel 2        # experts, vLLM on a machine
+    python benchmarks/gpu/engine_nodes.py --python $PYTHON --nodes 1 --data-parallel 2        # experts
     python benchmarks/gpu/engine_nodes.py $SGLANG                                             # tensor parallel
     python benchmarks/gpu/engine_nodes.py $SGLANG --pipeline 2
     python benchmarks/gpu/engine_nodes.py $SGLANG --nodes 1 --pipeline 2 --transport sharded

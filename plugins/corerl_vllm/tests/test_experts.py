@@ -34,7 +34,7 @@ def test_experts_are_the_trainers_after_each_update(
 ):
     model = ModelConfig(str(write_config(tmp_path, "qwen3_moe", **SIZES)), load_format="dummy", dtype="fp32")
     rollout = RolloutConfig(data_parallel_size=parts)
-    variables = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if parts > 1 else {}
+    variables = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": "/tmp/nodes/dpcpu"} if parts > 1 else {}
     backend = start(vars(model), rollout, python=engine_python, bucket_mb=1, environment=variables)
     for version in (1, 2):
         policy = load_model(model, "lm", device="cpu", dtype=torch.float32, seed=version)

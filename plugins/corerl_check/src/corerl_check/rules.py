@@ -95,7 +95,9 @@ def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     for name in ("pipeline_model_parallel_size", "data_parallel_size"):
         if (parts_of := getattr(rollout, name)) > 1 and not isinstance(parts.rollout_backend.options, SpansNodes):
             engine = parts.rollout_backend.entry.name
-            yield ConfigError(f"rollout.{name}", f"is {parts_of}, and '{engine}' has none: set 1, or use vllm or sglang")
+            yield ConfigError(
+                f"rollout.{name}", f"is {parts_of}, and '{engine}' has none: set 1, or use vllm or sglang"
+            )
     if gpus and size not in works:
         yield ConfigError(
             "rollout.tensor_model_parallel_size",

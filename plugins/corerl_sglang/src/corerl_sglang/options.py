@@ -43,7 +43,9 @@ class SglangOptions(EngineOptions):
             if rollout.pipeline_model_parallel_size > 1 and wrong:
                 raise ConfigError(name, f"needs rollout.pipeline_model_parallel_size=1 with sglang: set {right}")
         if rollout.data_parallel_size > 1 and adapters:
-            raise ConfigError("model.lora_rank", "needs rollout.data_parallel_size=1 with sglang: set rollout.lora=merged")
+            raise ConfigError(
+                "model.lora_rank", "needs rollout.data_parallel_size=1 with sglang: set rollout.lora=merged"
+            )
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether SGLang is installed."""
