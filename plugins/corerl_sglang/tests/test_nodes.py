@@ -203,7 +203,7 @@ def schedulers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     stub = types.ModuleType("stub")
     for name in names.split():
-        setattr(stub, name, types.SimpleNamespace(Receiver=object, Found=object))
+        setattr(stub, name, type(name, (), {"Receiver": object, "Found": object}))
     stub.Scheduler = Base  # type: ignore[attr-defined]
     stub.scheduler = stub  # type: ignore[attr-defined]
     stub.weights = SimpleNamespace(visible_devices=lambda: ["a GPU"])  # type: ignore[attr-defined]
