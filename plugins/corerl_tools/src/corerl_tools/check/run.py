@@ -268,7 +268,7 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
             f"values); {works} would",
         )
     if (stages := config.rollout.pipeline_model_parallel_size) > size.layers:
-        sentence = f"is {stages}, and the model has {size.layers} layers; set at most {size.layers}"
+        sentence = f"is {stages}, and the model has {size.layers} layers: set at most {size.layers}"
         yield finding("error", "rollout.pipeline_model_parallel_size", sentence)
     tokens = config.actor.ppo_max_token_len_per_gpu
     if config.actor.use_dynamic_bsz and tokens < asked:
