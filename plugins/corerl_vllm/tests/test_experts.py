@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
+from vllm_engine import DEVICE, PROMPT, one_more_engine
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
@@ -62,7 +62,7 @@ def test_experts_are_the_trainers_after_each_update(
         assert load is not None and load.room % parts == 0
         backend.sleep()
         backend.wake(kv_cache=False)
-    with pytest.raises(RunError, match="no tensor of the update filled|is missing"):
+    with pytest.raises(RunError, match=r"no tensor of the update filled|is missing"):
         backend.update_weights(list(as_in_files(policy.config, policy.named_parameters()))[:-1], 3)
     backend.close()
 

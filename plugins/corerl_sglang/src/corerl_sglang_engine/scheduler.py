@@ -279,6 +279,8 @@ def choose_row_by_row() -> None:
         return logits
 
     def _sample_from_probs(self: Any, probs: Any, info: Any, positions: Any, simple: bool) -> Any:
+        if not len(probs):  # a step of other data parallel ranks, for which a kernel would have no blocks
+            return probs.new_empty(0, dtype=torch.int32)
         if info.sampling_seed is None:
             return sample(self, probs, info, positions, simple)
         numbers = murmur_hash32(info.sampling_seed, positions, torch.arange(probs.shape[-1], device=probs.device))
