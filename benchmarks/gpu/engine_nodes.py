@@ -16,8 +16,8 @@ Two GPUs and about 60 to 110 s each; every line is a run of its own:
 With two nodes, each has one GPU (``CUDA_VISIBLE_DEVICES`` of its raylet). Two ranks of ``fsdp`` train, one on each GPU.
 The engine has the same two GPUs: its head on one node, a follower on the other. Weights are random, in a published
 shape, of 8 layers; the engine gets them whole by ``ipc`` on the head's node, and its first rank broadcasts them to the
-other, or by parts (``--transport``, one node). The engine sleeps during the update of the policy. Data parallel ranks of
-SGLang on two nodes need two machines, because both nodes need the same ports.
+other, or by parts (``--transport``, one node). The engine sleeps during the update of the policy. Data parallel ranks
+of SGLang on two nodes need two machines, because both nodes need the same ports.
 
 A line for each step: seconds; ``update`` is a whole update of the engine's weights, with digests of all tensors in both
 ranks. ``difference`` is the mean difference of log-probs of engine and trainer: the second step samples from weights
