@@ -166,7 +166,7 @@ def _engines(config: TrainConfig, parts: Parts, size: ModelSize, ranks: int, tab
     own, split = rollout.nnodes * rollout.n_gpus_per_node, rollout.gpus_per_engine
     gpus = own or ranks
     if split > rollout.tensor_model_parallel_size:
-        raise RequestError("the model has no stages or data parallel ranks of engines: set their sizes to 1")
+        raise RequestError("engines are simulated without stages and data parallel ranks: set their sizes to 1")
     if gpus % split:
         raise RequestError(f"{gpus} GPUs of engines cannot be divided by rollout.tensor_model_parallel_size={split}")
     machine = machine_of(config, table)
