@@ -280,8 +280,8 @@ class Divided:
         ({"tensor": 3}, "3 GPUs of an engine do not divide runtime.n_gpus_per_node=8, and an engine has GPUs of one m"),
         (
             {"tensor": 4, "pipeline": 3},
-            "4 tensor × 3 pipeline parallel = 12 GPUs of an engine do not divide runtime.n_gpus_per_node=8, and an engine "
-            "has GPUs of one machine, or all GPUs of several: 1, 2, 4, 8, 16 would",
+            "4 tensor × 3 pipeline parallel = 12 GPUs of an engine do not divide runtime.n_gpus_per_node=8, and an "
+            "engine has GPUs of one machine, or all GPUs of several: 1, 2, 4, 8, 16 would",
         ),
     ],
 )
