@@ -280,7 +280,9 @@ class RolloutConfig:
     max_restarts: int = option(3, "largest number of engine restarts in a run; then all workers are lost", ge=0)
     nnodes: int = option(1, "with n_gpus_per_node: machines of the engines' own GPUs", ge=1)
     n_gpus_per_node: int = option(0, "GPUs of each machine for engines only; 0: GPUs shared with the trainer", ge=0)
-    tensor_model_parallel_size: int = option(1, "GPUs that hold one copy of the model", ge=1)
+    tensor_model_parallel_size: int = option(1, "GPUs of an engine that divide each layer", ge=1)
+    pipeline_model_parallel_size: int = option(1, "stages of layers of an engine, each of such GPUs", ge=1)
+    data_parallel_size: int = option(1, "such parts of an engine, which divide requests and all experts", ge=1)
     free_cache_engine: bool | None = option(None, "free engine memory in training; null: true with shared GPUs")
     lora: Literal["adapter", "merged"] | None = option(
         None,
@@ -299,6 +301,11 @@ class RolloutConfig:
     )
     multi_turn: MultiTurnConfig = option(help="episodes", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """Tensor × pipeline × data parallel ranks."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.data_parallel_size
 
 
 @dataclass

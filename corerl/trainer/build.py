@@ -244,8 +244,7 @@ def rollout_role(config: TrainConfig, backend: Entry[RolloutBackendFactory]) -> 
     """The role of the rollout workers, each a replica of the engine."""
     rollout = config.rollout
     own_pool = Pool(rollout.nnodes, rollout.n_gpus_per_node) if rollout.n_gpus_per_node else None
-    gpus = rollout.tensor_model_parallel_size
-    return Role("rollout", "rollout.name", backend.name, distributed=True, gpus=gpus, pool=own_pool)
+    return Role("rollout", "rollout.name", backend.name, distributed=True, gpus=rollout.gpus_per_engine, pool=own_pool)
 
 
 def _device_sharing(config: TrainConfig, rollout: Engines, roles: Sequence[ModelWorker]) -> DeviceSharing:

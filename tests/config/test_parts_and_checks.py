@@ -251,6 +251,10 @@ WRONG = {
         ["trainer.test_freq=5"],
         r"^trainer.test_freq: asks for an evaluation every 5 steps, but data.val_files names no file$",
     ),
+    "stages of an engine of one GPU": (
+        ["rollout.pipeline_model_parallel_size=2"],
+        r"^rollout.pipeline_model_parallel_size: is 2, and 'hf' has none: set 1, or use vllm or sglang$",
+    ),
     "every 0 steps": (["trainer.save_freq=0"], r"^trainer.save_freq: must be at least 1, or -1, not 0$"),
 }
 
@@ -259,3 +263,35 @@ WRONG = {
 def test_a_rule_that_does_not_hold_is_spelled_out(registries: Registries, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(*resolve(registries, *overrides))
+
+
+class Divided:
+    """Options of an engine over several machines."""
+
+    def check_nodes(self, nodes: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"tensor": 2, "pipeline": 2}, None),
+        ({"tensor": 4, "pipeline": 2, "data": 2}, None),
+        ({"tensor": 3}, "3 GPUs of an engine do not divide runtime.n_gpus_per_node=8, and an engine has GPUs of one m"),
+        (
+            {"tensor": 4, "pipeline": 3},
+            "4 tensor × 3 pipeline parallel = 12 GPUs of an engine do not divide runtime.n_gpus_per_node=8, and an "
+            "engine has GPUs of one machine, or all GPUs of several: 1, 2, 4, 8, 16 would",
+        ),
+    ],
+)
+def test_the_gpus_of_an_engine_are_those_of_all_its_ranks(
+    registries: Registries, sizes: dict[str, int], message: str | None
+) -> None:
+    names = {"tensor": "tensor_model", "pipeline": "pipeline_model", "data": "data"}
+    overrides = [f"rollout.{names[name]}_parallel_size={size}" for name, size in sizes.items()]
+    config, parts = resolve(registries, *overrides)
+    config.runtime = dataclasses.replace(config.runtime, name="ray", nnodes=2, n_gpus_per_node=8)
+    parts = dataclasses.replace(parts, rollout_backend=dataclasses.replace(parts.rollout_backend, options=Divided()))
+    found = [str(each) for each in violations(config, parts, load_plugins()) if "rollout." in str(each)]
+    assert found == [] if message is None else message in found[0]

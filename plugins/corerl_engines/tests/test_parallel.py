@@ -1,10 +1,20 @@
 import pytest
-from transformers import Qwen2Config
+from transformers import Qwen2Config, Qwen3MoeConfig
 
+from corerl.contracts.config import RolloutConfig
 from corerl.errors import ConfigError
-from corerl_engines.parallel import check_parallel
+from corerl_engines.parallel import check_parallel as check
 
-SHAPE = {"num_attention_heads": 12, "num_key_value_heads": 2, "hidden_size": 1536, "intermediate_size": 8960}
+SHAPE: dict[str, int] = {
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+}
+
+
+def check_parallel(config: Qwen2Config, size: int, device: str) -> None:
+    check(config, RolloutConfig(tensor_model_parallel_size=size), device)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -42,3 +52,22 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(ConfigError, match="2 GPUs are asked for and 1 are here"):
         check_parallel(Qwen2Config(vocab_size=64, **SHAPE), 2, "cuda")
+
+
+def test_stages_have_layers_and_data_parallel_ranks_divide_experts():
+    model = Qwen2Config(vocab_size=64, num_hidden_layers=3, **SHAPE)
+    check(model, RolloutConfig(pipeline_model_parallel_size=3, tensor_model_parallel_size=2), "cpu")
+    with pytest.raises(ConfigError, match=r"pipeline_model_parallel_size: is 4, and the model has 3 layers: set at mo"):
+        check(model, RolloutConfig(pipeline_model_parallel_size=4), "cpu")
+    with pytest.raises(ConfigError, match=r"data_parallel_size: is 2, and the model has no experts to divide: set 1;"):
+        check(model, RolloutConfig(data_parallel_size=2), "cpu")
+    experts = Qwen3MoeConfig(vocab_size=64, num_experts=4, num_experts_per_tok=2, **SHAPE)
+    check(experts, RolloutConfig(data_parallel_size=2), "cpu")
+
+
+def test_gpus_are_those_of_all_ranks_on_a_node(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    four = RolloutConfig(tensor_model_parallel_size=2, pipeline_model_parallel_size=2)
+    check(Qwen2Config(vocab_size=64, **SHAPE), four, "cuda", nodes=2)
+    with pytest.raises(ConfigError, match="4 GPUs are asked for and 2 are here"):
+        check(Qwen2Config(vocab_size=64, **SHAPE), four, "cuda")

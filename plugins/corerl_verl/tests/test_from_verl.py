@@ -173,6 +173,32 @@ def test_engines_in_fp8_and_arguments_that_the_engine_gets_from_corerl() -> None
     assert sum("harmless" in each or "itself" in each or "off, as" in each for each in remarks) == len(remarks)
 
 
+@pytest.mark.parametrize(
+    ("engine", "given", "divided", "engine_args", "says"),
+    [
+        ("vllm", {"pipeline_model": 2}, (2, 2, 1), {}, ""),
+        ("vllm", {"expert": 2}, (2, 1, 1), {"enable_expert_parallel": True}, ""),
+        ("vllm", {"data": 4, "expert": 8}, (2, 1, 4), {}, ""),
+        ("vllm", {"data": 4}, (2, 1, 1), {}, "rollout.data_parallel_size=4: engines without expert parallelism divide"),
+        ("sglang", {"data": 4, "expert": 8}, (2, 1, 4), {"ep_size": 8}, ""),
+        ("sglang", {"data": 4, "attention": 1}, (2, 1, 4), {}, ""),
+        ("hf", {"data": 4}, (2, 1, 1), {}, "rollout.data_parallel_size=4: an engine of hf has one GPU"),
+    ],
+)
+def test_the_parallel_sizes_of_an_engine(
+    engine: str, given: dict[str, int], divided: tuple[int, int, int], engine_args: dict[str, object], says: str
+) -> None:
+    rollout = "actor_rollout_ref.rollout"
+    keys = [f"{rollout}.{name}_parallel_size={size}" for name, size in given.items() if name != "attention"]
+    if "attention" in given:
+        keys.append(f"+{rollout}.engine_kwargs.sglang.enable_dp_attention=True")
+    config, remarks = convert(f"{rollout}.name={engine}", f"{rollout}.tensor_model_parallel_size=2", *keys)
+    own = config.rollout
+    sizes = own.tensor_model_parallel_size, own.pipeline_model_parallel_size, own.data_parallel_size
+    assert sizes == divided and own.options.get("engine_args", {}) == engine_args
+    assert [each for each in remarks if "parallel_size" in each and each.startswith(says)] if says else not remarks
+
+
 def test_the_critic_has_values_of_its_own_for_its_model() -> None:
     model, critic = "actor_rollout_ref.model", "critic.model"
     config, remarks = convert(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
+from vllm_engine import DEVICE, PROMPT, one_more_engine
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
-from corerl.errors import ConfigError, ModelError
+from corerl.errors import ConfigError, ModelError, RunError
 from corerl_testing.tiny_model import response_log_probs
 from corerl_torch.loading import load_model
 from corerl_torch.weights.names import as_in_files
@@ -26,20 +26,44 @@ SIZES = {"vocab_size": 259, "hidden_size": 64, "head_dim": 32, "moe_intermediate
 TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}[DEVICE]
 
 
+CPU_PARTS: dict[str, Any] = {
+    "engine_args": {"enable_expert_parallel": False},  # the CPU's kernels compute a part of each expert, not some whole
+    "environment": {
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "PYTHONPATH": str(Path(__file__).parent / "cpu_collectives"),
+    },
+}
+"""options for data parallel ranks on the CPU, which vLLM itself lacks"""
+
+
 @one_more_engine
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_experts_are_the_trainers_after_each_update(
-    start: Callable[..., VllmBackend], engine_python: str, device: str, tmp_path: Path
+    start: Callable[..., VllmBackend], engine_python: str, device: str, tmp_path: Path, parts: int
 ):
     model = ModelConfig(str(write_config(tmp_path, "qwen3_moe", **SIZES)), load_format="dummy", dtype="fp32")
-    backend = start(vars(model), python=engine_python, bucket_mb=1)
+    own = CPU_PARTS if parts > 1 and device == "cpu" else {}
+    backend = start(vars(model), RolloutConfig(data_parallel_size=parts), python=engine_python, bucket_mb=1, **own)
+    prompts = [[*PROMPT, each] for each in range(3 * parts)]
+    sampled = SamplingParams(max_tokens=8)
     for version in (1, 2):
         policy = load_model(model, "lm", device="cpu", dtype=torch.float32, seed=version)
         named = ((name, each.detach().to(device)) for name, each in policy.named_parameters())
         backend.update_weights(as_in_files(policy.config, named), version, verify=True)
-        [completion] = generate(backend)
-        tokens = torch.tensor(completion.token_ids)
-        true = response_log_probs(policy, PROMPT, tokens.tolist()).gather(1, tokens[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(completion.log_probs), true.float(), rtol=0, atol=TOLERANCE)
+        backend.wake()
+        requests = [GenerationRequest(str(prompt), prompt, sampled) for prompt in prompts]
+        for prompt, [completion] in zip(prompts, asyncio.run(backend.generate(requests)), strict=True):
+            tokens = torch.tensor(completion.token_ids)
+            true = response_log_probs(policy, prompt, tokens.tolist()).gather(1, tokens[:, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(completion.log_probs), true.float(), rtol=0, atol=TOLERANCE)
+            assert completion.weight_version == version
+        load = backend.engine_load()
+        assert load is not None and load.room % parts == 0
+        backend.sleep()
+        backend.wake(kv_cache=False)
+    with pytest.raises(RunError, match=r"no tensor of the update filled|is missing"):
+        backend.update_weights(list(as_in_files(policy.config, policy.named_parameters()))[:-1], 3)
     backend.close()
 
 

@@ -26,8 +26,6 @@ pytestmark = pytest.mark.xdist_group("vllm")
 
 HERE = "127.0.0.1"
 
-TWO = RolloutConfig(tensor_model_parallel_size=2)
-
 
 class Other:
     """Another node, which is this one."""
@@ -53,10 +51,12 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
 
 @one_more_engine
 @pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("divided", ["tensor", "pipeline"])
 def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with_any_part_of_it(
-    start: Callable[..., VllmBackend], engine_python: str, other: Other, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., VllmBackend], engine_python: str, other: Other, monkeypatch: pytest.MonkeyPatch, divided: str
 ) -> None:
-    given: dict[str, Any] = {"python": engine_python, "load_format": "dummy", "rollout": TWO}
+    two = RolloutConfig(**{f"{divided}_model_parallel_size": 2})
+    given: dict[str, Any] = {"python": engine_python, "load_format": "dummy", "rollout": two}
     backend = start(**given, environment={"VLLM_CPU_OMP_THREADS_BIND": "nobind"})
     seen = []
     for version in (2, 3):

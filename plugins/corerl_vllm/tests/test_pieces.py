@@ -20,14 +20,15 @@ pytestmark = pytest.mark.xdist_group("vllm")
 
 @one_more_engine
 @pytest.mark.skipif(DEVICE == "cuda", reason="the ranks of fsdp are on the CPU")
+@pytest.mark.parametrize("divided", ["tensor", "pipeline"])
 def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
-    start: Callable[..., VllmBackend], engine_python: str
+    start: Callable[..., VllmBackend], engine_python: str, divided: str
 ):
     from corerl_ray.transports import exchange, sharded
 
     world, threads = World(2, run), ThreadPoolExecutor(2)
     backend = start(
-        rollout=RolloutConfig(tensor_model_parallel_size=2),
+        rollout=RolloutConfig(**{f"{divided}_model_parallel_size": 2}),
         python=engine_python,
         load_format="dummy",
         start_timeout=900.0,
@@ -57,9 +58,13 @@ def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
     plan = sharded.make(ask, [0, 1], [reader], 60_000)
     assert plan is not None and len(plan.rounds) > 2
     size = {name: 4 * torch.Size(weight.shape).numel() for name, weight in plan.weights.items()}
-    both = [size[name] for name in size if any(part in name for part in ("norm", "k_proj", "v_proj"))]
-    assert plan.values == sum(size.values()) + sum(both)  # a single key head, which both workers have
-    assert plan.crossing < 0.6 * sum(size.values())
+    shared = {
+        "tensor": ("norm", "k_proj", "v_proj"),  # a single key head, which both workers have
+        "pipeline": ("embed_tokens",),  # the last stage has the tied output layer
+    }[divided]
+    both = [size[name] for name in size if any(part in name for part in shared)]
+    assert plan.values == sum(size.values()) + sum(both)
+    assert plan.crossing < 0.6 * (sum(size.values()) + sum(both))
     for version, way in ((1, sharded), (2, sharded), (3, exchange), (4, exchange)):
         if version == 3:
             apart = exchange.make(ask, [0, 1], [reader], 60_000, "127.0.0.1")

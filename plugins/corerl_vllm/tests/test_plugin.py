@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from corerl.cli.main import run
-from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.config import ActorConfig, ModelConfig, RolloutConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl_engines import nodes
@@ -114,10 +114,65 @@ def test_an_engine_over_several_nodes_has_no_sum_for_gpus_of_one_and_its_network
     assert arguments["disable_custom_all_reduce"]
     assert arguments["compilation_config"] == {"pass_config": {"fuse_allreduce_rms": False}}
     assert "VLLM_HOST_IP" not in engine_environment(model, VllmOptions(), "cuda")
-    with pytest.raises(ConfigError, match=r"pipeline_parallel_size: is 2: remove it for an engine over 2 machines"):
-        VllmOptions(engine_args={"pipeline_parallel_size": 2}).check_nodes(2)
     with pytest.raises(ConfigError, match=r"replicas: is 2: set it to 1 for an engine over 2 machines"):
         VllmBackend(model, two, device="cuda", options=VllmOptions(replicas=2))
+
+
+def test_stages_and_data_parallel_ranks_are_vllms_and_engine_args_cannot_set_them():
+    rollout = RolloutConfig(pipeline_model_parallel_size=2, tensor_model_parallel_size=4)
+    arguments = engine_arguments(ModelConfig(path="none"), rollout, VllmOptions(), "cuda")
+    assert (arguments["pipeline_parallel_size"], arguments["tensor_parallel_size"]) == (2, 4)
+    assert "data_parallel_size" not in arguments
+    parts = engine_arguments(ModelConfig(path="none"), RolloutConfig(data_parallel_size=2), VllmOptions(), "cuda")
+    assert (parts["data_parallel_size"], parts["enable_expert_parallel"]) == (2, True)
+    for name in ("pipeline_parallel_size", "data_parallel_size"):
+        key = name.replace("pipeline", "pipeline_model")
+        with pytest.raises(ConfigError, match=rf"engine_args.{name}: is set by rollout.{key} already"):
+            engine_arguments(ModelConfig(path="none"), rollout, VllmOptions(engine_args={name: 2}), "cuda")
+
+
+@pytest.mark.parametrize(
+    ("rollout", "others", "wrong"),
+    [
+        (
+            {"pipeline_model_parallel_size": 2, "record": ["experts"]},
+            {},
+            "rollout.record: needs rollout.pipeline_model",
+        ),
+        (
+            {"pipeline_model_parallel_size": 2},
+            {"model": ModelConfig(path="none", lora_rank=8)},
+            "model.lora_rank: needs",
+        ),
+        (
+            {"data_parallel_size": 2},
+            {"model": ModelConfig(path="none", lora_rank=8)},
+            "model.lora_rank: needs rollout.data_parallel",
+        ),
+        ({"data_parallel_size": 2, "options": {"replicas": 2}}, {}, "replicas: needs rollout.data_parallel_size=1 wi"),
+        ({"data_parallel_size": 2, "pipeline_model_parallel_size": 2}, {}, "pipeline_model_parallel_size: needs"),
+        ({"data_parallel_size": 2}, {"actor": ActorConfig(device="cpu")}, "data parallel ranks only on CUDA: set 1"),
+        (
+            {"data_parallel_size": 8, "n_gpus_per_node": 4, "nnodes": 2},
+            {},
+            "GPUs of one machine, and 8 are asked for of",
+        ),
+    ],
+)
+def test_an_engine_with_stages_or_data_parallel_ranks_is_refused_what_it_lacks(
+    rollout: dict[str, Any], others: dict[str, Any], wrong: str
+):
+    options = VllmOptions(**rollout.get("options", {}))
+    config = TrainConfig(
+        **{
+            "model": ModelConfig(path="none"),
+            "actor": ActorConfig(device="cuda"),
+            **others,
+            "rollout": RolloutConfig(**rollout),
+        }
+    )
+    with pytest.raises(ConfigError, match=re.escape(wrong)):
+        options.check("rollout.options", config)
 
 
 def test_install_refuses_a_folder_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -60,8 +60,9 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[ConfigError]:
                 f"{key}={part.entry.name} cannot give bit-equal log-probs on {device}, or its option bitwise is off: "
                 "on the CPU rollout.name=hf or vllm with actor.strategy=torch or fsdp can, on a GPU vllm with fsdp",
             )
-    if (split := config.rollout.tensor_model_parallel_size) > 1:
-        yield ConfigError(KEY, f"rollout.tensor_model_parallel_size={split} sums over GPUs in another order: set 1")
+    for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size"):
+        if (split := getattr(config.rollout, name)) > 1:
+            yield ConfigError(KEY, f"rollout.{name}={split} computes in other parts: set 1")
     options = parts.rollout_backend.options
     if isinstance(options, QuantizedOptions) and options.quantization != "none":
         yield ConfigError(KEY, f"rollout.options.quantization={options.quantization} rounds the engine's weights")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from corerl.contracts.config import TrainConfig
+from corerl.contracts.config import RolloutConfig, TrainConfig
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.parts import Parts
 from corerl_check import bitwise
@@ -86,16 +86,23 @@ def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
                 f"{runtime.nnodes} × {runtime.n_gpus_per_node} = {workers} GPUs get a worker each: take a distributed "
                 "one such as fsdp, or one GPU",
             )
-    own, size = rollout.n_gpus_per_node, rollout.tensor_model_parallel_size
+    own, size = rollout.n_gpus_per_node, rollout.gpus_per_engine
     gpus, whose = (own, "rollout.n_gpus_per_node") if own else (runtime.n_gpus_per_node, "runtime.n_gpus_per_node")
     nodes = rollout.nnodes if own else runtime.nnodes
     spans = isinstance(parts.rollout_backend.options, SpansNodes) and runtime.name == "ray"
     works = [each for each in range(1, gpus + 1) if gpus % each == 0]
     works += [gpus * each for each in range(2, nodes + 1) if nodes % each == 0 and spans]
+    for name in ("pipeline_model_parallel_size", "data_parallel_size"):
+        if (parts_of := getattr(rollout, name)) > 1 and not isinstance(parts.rollout_backend.options, SpansNodes):
+            engine = parts.rollout_backend.entry.name
+            yield ConfigError(
+                f"rollout.{name}", f"is {parts_of}, and '{engine}' has none: set 1, or use vllm or sglang"
+            )
     if gpus and size not in works:
         yield ConfigError(
             "rollout.tensor_model_parallel_size",
-            f"{size} GPUs for one copy of the model do not divide {whose}={gpus}, and a copy has GPUs of one machine"
+            f"{_product(rollout)}{size} GPUs of an engine do not divide {whose}={gpus}, and an engine has GPUs of one "
+            f"machine"
             f"{', or all GPUs of several' if spans else ''}: {', '.join(map(str, works))} would",
         )
     elif size > gpus > 0:
@@ -104,6 +111,17 @@ def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
             parts.rollout_backend.options.check_nodes(size // gpus)
         except ConfigError as error:
             yield error
+
+
+def _product(rollout: RolloutConfig) -> str:
+    """``2 tensor × 3 pipeline parallel = ``; nothing for an engine of tensor parallel ranks alone."""
+    sizes = {
+        "tensor": rollout.tensor_model_parallel_size,
+        "pipeline": rollout.pipeline_model_parallel_size,
+        "data": rollout.data_parallel_size,
+    }
+    several = [f"{size} {name}" for name, size in sizes.items() if size > 1]
+    return f"{' × '.join(several)} parallel = " if rollout.gpus_per_engine > sizes["tensor"] else ""
 
 
 def _check_batches(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:

@@ -81,9 +81,9 @@ class EngineBackend:
         settings = {"record": list(rollout.record), "top_log_probs": rollout.top_log_probs, **settings}
         self._dtype = compute_dtype(model, device)
         self._model, self._adapters = model, rollout.adapters if takes(model, rollout) else 0
-        if (gpus := rollout.tensor_model_parallel_size) > 1:
+        if (gpus := rollout.gpus_per_engine) > 1:
             nodes.check_nodes(kind, gpus)
-            check_parallel(self._expected.config, gpus, device, len(nodes.here))
+            check_parallel(self._expected.config, rollout, device, len(nodes.here))
         loaded = "dummy" not in (model.load_format, options.load_format)
         self._shared: list[SharedBucket] = []
         self._layout: Layout | None = None

@@ -1,9 +1,14 @@
-"""What an engine's process must know of a model to record its experts."""
+"""What engines must know of a model's experts."""
 
 import dataclasses
 from typing import Any
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
+
+
+def has_experts(config: Any) -> bool:
+    """Whether a model, by its config of transformers, is a mixture of experts."""
+    return bool(getattr(config.get_text_config(), "num_experts_per_tok", None))
 
 
 def recorded_experts(model: ModelConfig, rollout: RolloutConfig) -> dict[str, Any] | None:

@@ -86,12 +86,13 @@ class EngineOptions:
 
     def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
         """For `corerl check`: the cache gets the rest of ``gpu_memory_utilization`` beside the weights."""
-        split = config.rollout.tensor_model_parallel_size
+        rollout = config.rollout
         in_layers = 1 if self.quantization == "fp8" else size.bytes
-        weights = (size.beside * size.bytes + (size.parameters - size.beside) * in_layers) / split
+        weights = (size.beside * size.bytes + (size.parameters - size.beside) * in_layers) / rollout.gpus_per_engine
         memory, share = machine.memory, self.gpu_memory_utilization
         cache = None if memory is None else max(0.0, share * memory - weights - OVERHEAD)
-        per_token = size.cache_bytes / min(split, size.key_value_heads)
+        of_layer = min(rollout.tensor_model_parallel_size, size.key_value_heads)
+        per_token = size.cache_bytes / of_layer / rollout.pipeline_model_parallel_size
         return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
 
 
@@ -114,8 +115,15 @@ def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
     Raises:
         ConfigError: ``engine_args`` sets an argument that the backend sets, or that has a key of its own.
     """
-    places = {"tp_size": "rollout.tensor_model_parallel_size"}
-    places["tensor_parallel_size"] = places["tp_size"]
+    places = {
+        name: f"rollout.{key}"
+        for key, names in {
+            "tensor_model_parallel_size": ("tp_size", "tensor_parallel_size"),
+            "pipeline_model_parallel_size": ("pp_size", "pipeline_parallel_size"),
+            "data_parallel_size": ("dp_size", "enable_dp_attention", "data_parallel_size"),
+        }.items()
+        for name in names
+    }
     for name in options.engine_args:
         if hasattr(options, name):
             places[name] = f"rollout.options.{name}"

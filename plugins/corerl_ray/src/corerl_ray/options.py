@@ -109,7 +109,7 @@ class RayOptions:
             ConfigError: the transport does not reach engines over several machines.
         """
         gpus = config.rollout.n_gpus_per_node or config.runtime.n_gpus_per_node
-        if self.weights_transport in IN_PIECES and 0 < gpus < config.rollout.tensor_model_parallel_size:
+        if self.weights_transport in IN_PIECES and 0 < gpus < config.rollout.gpus_per_engine:
             raise ConfigError("runtime.options.weights_transport", f"{self.weights_transport} {ONE_MACHINE}")
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:

@@ -11,10 +11,10 @@ import corerl_sglang_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError, RequestError
 from corerl.models import compute_dtype
-from corerl_engines import quantization
+from corerl_engines import nodes, quantization
 from corerl_engines.adapters import described
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
-from corerl_engines.experts import recorded_experts
+from corerl_engines.experts import has_experts, recorded_experts
 from corerl_engines.images import reads_images
 from corerl_engines.options import check_engine_args
 from corerl_engines.process import EngineKind
@@ -49,8 +49,6 @@ OURS = (
     "enable_memory_saver",
     "mem_fraction_static",
     "context_length",
-    "dp_size",
-    "pp_size",
     "nnodes",
     "node_rank",
     "dist_init_addr",
@@ -117,10 +115,17 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         "sampling_defaults": "openai",
         "enable_memory_saver": True,
         "mem_fraction_static": memory_fraction(options.gpu_memory_utilization),
-        "tp_size": rollout.tensor_model_parallel_size,
+        "tp_size": rollout.tensor_model_parallel_size * rollout.data_parallel_size,
+        "pp_size": rollout.pipeline_model_parallel_size,
         "disable_cuda_graph": options.disable_cuda_graph,
         "log_level": "warning",
     }
+    if nodes.here.others:
+        arguments["disable_custom_all_reduce"] = True  # for GPUs that all processes of the engine see
+    if rollout.pipeline_model_parallel_size > 1:
+        arguments["disable_overlap_schedule"] = True  # SGLang has none for stages
+    if rollout.data_parallel_size > 1:
+        arguments |= {"dp_size": rollout.data_parallel_size, "enable_dp_attention": True}
     if options.quantization != "none":
         arguments["quantization"] = options.quantization
     if COLUMN in rollout.record:
@@ -136,11 +141,6 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:
         arguments["cuda_graph_max_bs_decode"] = 512
     return arguments | options.engine_args
-
-
-def has_experts(config: Any) -> bool:
-    """Whether a model, by its config of transformers, is a mixture of experts."""
-    return bool(getattr(config.get_text_config(), "num_experts_per_tok", None))
 
 
 def check_patches(config: Any) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
+from corerl.errors import ConfigError
 from corerl_check import Finding, Machine, finding
 from corerl_engines.options import EngineOptions
 
@@ -23,6 +24,28 @@ class SglangOptions(EngineOptions):
 
     def check_nodes(self, nodes: int) -> None:
         """For :class:`corerl_check.SpansNodes`: an engine over several machines takes all options."""
+
+    def check(self, key: str, config: TrainConfig) -> None:
+        """See :meth:`corerl_engines.options.EngineOptions.check`.
+
+        Raises:
+            ConfigError: an engine with stages or data parallel ranks has what these do not work with.
+        """
+        super().check(key, config)
+        rollout = config.rollout
+        adapters = config.model.lora_rank > 0 and rollout.lora != "merged"
+        for name, wrong, right in (
+            ("trainer.max_staleness", config.trainer.max_staleness > 0, "0, or use vllm"),
+            ("trainer.batch_order", config.trainer.batch_order == "first_finished", "fifo, or use vllm"),
+            ("model.lora_rank", adapters, "0, or rollout.lora=merged"),
+            ("rollout.record", "experts" in rollout.record, "it without experts, or use vllm"),
+        ):
+            if rollout.pipeline_model_parallel_size > 1 and wrong:
+                raise ConfigError(name, f"needs rollout.pipeline_model_parallel_size=1 with sglang: set {right}")
+        if rollout.data_parallel_size > 1 and adapters:
+            raise ConfigError(
+                "model.lora_rank", "needs rollout.data_parallel_size=1 with sglang: set rollout.lora=merged"
+            )
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether SGLang is installed."""

@@ -5,6 +5,8 @@ import copy
 import json
 import multiprocessing
 import os
+import socket
+from contextlib import ExitStack, suppress
 from multiprocessing import connection
 from typing import Any
 
@@ -34,6 +36,9 @@ from corerl_sglang_engine.requests import (
 
 IDLE_SECONDS = 30.0
 
+PORTS = 14
+"""that SGLang derives from the address of data parallel ranks"""
+
 
 class EngineDead(Exception):
     """A process of SGLang has died; SGLang then ends the whole engine process."""
@@ -50,6 +55,7 @@ async def start(settings: dict[str, Any]) -> "SglangEngine":
     started = WatchedEngine(**whole_arguments(settings))
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     engine = SglangEngine(started, Recording(settings["record"], settings["top_log_probs"]), experts)
+    engine.has_stages = started.server_args.pp_size > 1
     if settings.get("adapter"):
         engine.has_adapters = True
         await engine.ask("adapt", facts=settings["adapter"])
@@ -81,7 +87,20 @@ def whole_arguments(settings: dict[str, Any]) -> dict[str, Any]:
     if nodes := settings.get("nodes"):
         found |= {"nnodes": nodes["count"], "node_rank": nodes["rank"]}
         found["dist_init_addr"] = f"{nodes['address']}:{nodes['port']}"
+    elif found.get("dp_size", 1) > 1:
+        found["dist_init_addr"] = f"127.0.0.1:{free_ports(PORTS)}"  # or engines of a machine would take the same
     return found
+
+
+def free_ports(count: int) -> int:
+    """The first of consecutive free ports of this machine."""
+    while True:
+        with ExitStack() as held:
+            first: int = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with suppress(OSError, OverflowError):
+                for port in range(first + 1, first + count):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+                return first
 
 
 def context_length(arguments: dict[str, Any]) -> int:
@@ -110,6 +129,8 @@ class SglangEngine:
 
     dead = EngineDead
     has_adapters = False
+    has_stages = False
+    """of layers, on ranks of a pipeline"""
 
     def __init__(self, engine: Any, recording: Recording, experts: ExpertsOf | None = None) -> None:
         self._engine, self._recording, self._experts = engine, recording, experts
@@ -128,10 +149,10 @@ class SglangEngine:
         return last
 
     async def report(self) -> dict[str, float]:
-        """The load of the first rank; all have the same requests."""
-        loads = await self.ask("report")
-        first: dict[str, float] = loads[0]
-        return first
+        """The load of all ranks with requests of their own."""
+        loads = [load for load in await self.ask("report") if load is not None]
+        counts = {name: sum(load[name] for load in loads) for name in ("room", "running", "waiting", "preempted")}
+        return counts | {"cache_usage": max(load["cache_usage"] for load in loads)}
 
     async def ask(self, operation: str, **arguments: Any) -> list[Any]:
         """The answers of all schedulers to one of CoreRL's operations."""
@@ -190,6 +211,8 @@ class SglangEngine:
         self._manager.abort_request(engine_id)
 
     async def begin_update(self) -> None:
+        if self.has_stages:  # SGLang's schedulers of stages do not pause
+            await self._idle("take new weights")
         await self.ask("begin_update")
 
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
@@ -210,21 +233,34 @@ class SglangEngine:
     async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int]]:
         answers = await self.ask("end_update", complete=complete, adapter=adapter)
         lacking = {name for answer in answers for name in answer["lacking"]}
-        tokens: dict[str, int] = answers[0]["tokens"]
-        return sorted(lacking), tokens
+        return sorted(lacking), {name: count for answer in answers for name, count in answer["tokens"].items()}
 
     async def resume(self) -> None:
         await self.ask("resume")
 
     async def sleep(self) -> None:
-        idle = await self._manager.flush_cache(timeout_s=IDLE_SECONDS)
-        if not idle.success:
-            raise RuntimeError("requests are running: they must end before the engine can sleep")
+        await self._idle("sleep")
         tags = ["kv_cache", "weights"]
         await self._manager.release_memory_occupation(ReleaseMemoryOccupationReqInput(tags=tags))
+        await self._every_stage()
 
     async def wake(self, what: list[str]) -> None:
         await self._manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=what))
+        await self._every_stage()
+
+    async def _idle(self, what: str) -> None:
+        """
+        Raises:
+            RuntimeError: requests are running.
+        """
+        idle = await self._manager.flush_cache(timeout_s=IDLE_SECONDS)
+        if not idle.success:
+            raise RuntimeError(f"requests are running: they must end before the engine can {what}")
+
+    async def _every_stage(self) -> None:
+        """Wait until the last stage has done what the first one has reported."""
+        if self.has_stages:
+            await self.ask("devices")
 
     async def start_profile(self, asked: dict[str, Any], name: str) -> None:
         await self.ask("start_profile", asked=asked, name=name)

@@ -12,7 +12,7 @@ from sglang.srt.layers.parameter import ModelWeightParameter
 from sglang.srt.layers.sampler import Sampler, murmur_hash32
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import mm_utils, scheduler
-from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
+from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput, sock_send
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.state_capturer.routed_experts import RoutedExpertsCapturer
 
@@ -57,11 +57,32 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         if self.max_req_len == self.model_config.context_len - 1:  # the limit is the context, not the cache
             self.max_req_input_len = self.max_req_len - 1  # SGLang's own limit is four lower
         if self.server_args.nnodes > 1:
-            weights.of_nodes(self.tp_group.device_group)
+            weights.of_nodes(self.world_group.device_group)
+        if self.ps.tp_rank > 0 and self.ipc_channels.recv_from_rpc is not None:
+            self.ipc_channels.recv_from_rpc.close(linger=0)  # of another data parallel rank: the first one reads calls
+        self.corerl_waiting: list[RpcReqInput] = []
+        """calls that the next stage must have before this one answers"""
         self.corerl_requantized = Requantized(self._corerl_model(), ModelWeightParameter)
 
-    def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput:
-        """Run ``corerl_<method>``; the output's message is the list of all ranks' answers."""
+    def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput | None:
+        """Run ``corerl_<method>``; the first rank's output has the list of all ranks' answers as its message.
+
+        With stages, SGLang passes a call on to the next stage after this function and before
+        :meth:`get_next_batch_to_run`, which therefore runs it: the answers of all stages are gathered.
+        """
+        if self.ps.pp_size > 1:
+            self.corerl_waiting.append(recv_req)
+            return None
+        return self._corerl_answer(recv_req)
+
+    def get_next_batch_to_run(self, *args: Any, **more: Any) -> Any:
+        waiting, self.corerl_waiting = self.corerl_waiting, []
+        for request in waiting:
+            if (output := self._corerl_answer(request)) is not None:
+                sock_send(self.ipc_channels.recv_from_rpc, output)
+        return super().get_next_batch_to_run(*args, **more)
+
+    def _corerl_answer(self, recv_req: RpcReqInput) -> RpcReqOutput | None:
         answer: dict[str, Any]
         try:
             arguments = json.loads(recv_req.parameters["arguments"])
@@ -69,10 +90,9 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         except Exception as error:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
-        ranks = torch.distributed.get_world_size(self.tp_group.cpu_group)
-        answers: list[Any] = [None] * ranks
-        torch.distributed.all_gather_object(answers, answer, group=self.tp_group.cpu_group)
-        return RpcReqOutput(success=True, message=json.dumps(answers))
+        answers: list[Any] = [None] * self.world_group.world_size
+        torch.distributed.all_gather_object(answers, answer, group=self.world_group.cpu_group)
+        return None if self.world_group.rank_in_group else RpcReqOutput(success=True, message=json.dumps(answers))
 
     def corerl_devices(self) -> list[str]:
         """The CUDA devices that this process sees."""
@@ -89,15 +109,21 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         self.corerl_preempted += bool(more.get("is_retracted") or any(args))
         return super()._add_request_to_queue(req, *args, **more)
 
-    def corerl_report(self) -> dict[str, float]:
-        """For ``Engine.report`` of ``corerl_engine.server``; prefixes that nothing uses are no cache in use."""
+    def corerl_report(self) -> dict[str, float] | None:
+        """For ``Engine.report`` of ``corerl_engine.server``; prefixes that nothing uses are no cache in use.
+
+        None: another rank has the same requests, and reports them.
+        """
+        if self.ps.attn_tp_rank or self.ps.pp_rank:
+            return None
+        batches = self.running_mbs if self.ps.pp_size > 1 else [self.running_batch]
         try:
             free = self.token_to_kv_pool_allocator.available_size() + self.tree_cache.evictable_size()
         except NotImplementedError:  # models with several kinds of cache
             free = self.max_total_num_tokens
         return {
             "room": self.max_running_requests,
-            "running": len(self.running_batch.reqs),
+            "running": sum(len(batch.reqs) for batch in batches),
             "waiting": len(self.waiting_queue),
             "preempted": self.corerl_preempted,
             "cache_usage": round(max(0.0, 1 - free / self.max_total_num_tokens), 3),
@@ -105,7 +131,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     def corerl_start_profile(self, asked: dict[str, Any], name: str) -> None:
         """Begin a profile of this process."""
-        self.corerl_profile = f"{name}-worker{self.ps.tp_rank}"
+        self.corerl_profile = f"{name}-worker{self.world_group.rank_in_group}"
         recorder.start(self.corerl_profile, asked)
 
     def corerl_stop_profile(self, rank: int) -> None:
@@ -170,14 +196,14 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
         found = pieces.Found(load, self.corerl_found.reads, set())
         device = torch.device("cuda", torch.cuda.current_device())
-        self.corerl_receiver = pieces.Receiver(found, plans[self.tp_group.rank_in_group], True, device, digest)
+        self.corerl_receiver = pieces.Receiver(found, plans[self.world_group.rank_in_group], True, device, digest)
 
     def corerl_take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
         """Load a round of pieces; returns the names of those that have changed on the way."""
         assert self.corerl_receiver is not None
         names: list[str]
         with torch.no_grad():
-            names, _ = self.corerl_receiver.take(number, *places[self.tp_group.rank_in_group], verify=verify)
+            names, _ = self.corerl_receiver.take(number, *places[self.world_group.rank_in_group], verify=verify)
         torch.get_device_module().synchronize()  # the memory is reused
         return names
 
@@ -253,6 +279,8 @@ def choose_row_by_row() -> None:
         return logits
 
     def _sample_from_probs(self: Any, probs: Any, info: Any, positions: Any, simple: bool) -> Any:
+        if not len(probs):  # a step of other data parallel ranks, for which a kernel would have no blocks
+            return probs.new_empty(0, dtype=torch.int32)
         if info.sampling_seed is None:
             return sample(self, probs, info, positions, simple)
         numbers = murmur_hash32(info.sampling_seed, positions, torch.arange(probs.shape[-1], device=probs.device))

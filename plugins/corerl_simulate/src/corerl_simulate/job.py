@@ -163,8 +163,10 @@ def job_of(config: TrainConfig, parts: Parts, sizes: Mapping[str, ModelSize], ta
 
 def _engines(config: TrainConfig, parts: Parts, size: ModelSize, ranks: int, table: Table) -> EnginePool:
     rollout, backend = config.rollout, parts.rollout_backend
-    own, split = rollout.nnodes * rollout.n_gpus_per_node, rollout.tensor_model_parallel_size
+    own, split = rollout.nnodes * rollout.n_gpus_per_node, rollout.gpus_per_engine
     gpus = own or ranks
+    if split > rollout.tensor_model_parallel_size:
+        raise RequestError("engines are simulated without stages and data parallel ranks: set their sizes to 1")
     if gpus % split:
         raise RequestError(f"{gpus} GPUs of engines cannot be divided by rollout.tensor_model_parallel_size={split}")
     machine = machine_of(config, table)

@@ -47,6 +47,8 @@ FREE = (
     "rollout.nnodes",
     "rollout.n_gpus_per_node",
     "rollout.tensor_model_parallel_size",
+    "rollout.pipeline_model_parallel_size",
+    "rollout.data_parallel_size",
     "rollout.verify_weights_freq",
     "*.num_workers",
     "*timeout",

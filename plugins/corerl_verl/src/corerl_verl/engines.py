@@ -35,7 +35,7 @@ _SET_BY_CORERL = {
     "hf": (),
 }
 _LOAD_FORMATS = ("dummy", "auto", "safetensors")
-_PARALLEL = ("data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
+_PARALLEL = ("pipeline_model_parallel_size", "data_parallel_size", "expert_parallel_size")
 _SAMPLED = "verl samples an evaluation by its temperature and ignores do_sample; written as do_sample"
 
 
@@ -122,23 +122,28 @@ def _load_format(conversion: Conversion, name: str) -> None:
 
 
 def _parallel(conversion: Conversion, name: str) -> None:
-    for key in _PARALLEL:
-        size = conversion.take(f"rollout.{key}")
-        if size in (None, 1):
-            continue
-        if key == "expert_parallel_size" and name == "vllm":
-            conversion.values["rollout.options.engine_args.enable_expert_parallel"] = True
-            conversion.remark(
-                f"rollout.{key}={size}",
-                "vLLM spreads the experts over all GPUs of an engine: written as enable_expert_parallel, with "
-                "rollout.tensor_model_parallel_size GPUs",
-            )
-        else:
-            conversion.remark(
-                f"rollout.{key}={size}",
-                "CoreRL's engines have tensor parallelism alone, in as many replicas as fit",
-                "missing",
-            )
+    """verl's engine has tensor × data parallel GPUs; its expert parallel size is 1 or all of them."""
+    if name == "hf":
+        for key in _PARALLEL:
+            conversion.drop(f"rollout.{key}", "an engine of hf has one GPU")
+        return
+    stages, parts, experts = (conversion.take(f"rollout.{key}", 1) for key in _PARALLEL)
+    attention = "rollout.options.engine_args.enable_dp_attention"
+    divides = conversion.values.pop(attention, False)
+    if stages != 1:
+        conversion.values["rollout.pipeline_model_parallel_size"] = stages
+    if parts != 1 and (experts != 1 or divides):
+        conversion.values["rollout.data_parallel_size"] = parts
+    elif parts != 1:
+        conversion.remark(
+            f"rollout.data_parallel_size={parts}",
+            "engines without expert parallelism divide the requests among themselves: as many run as fit",
+            "harmless",
+        )
+    if experts != 1 and name == "sglang":
+        conversion.values["rollout.options.engine_args.ep_size"] = experts
+    elif experts != 1 and parts == 1:  # with data parallel ranks, CoreRL sets it
+        conversion.values["rollout.options.engine_args.enable_expert_parallel"] = True
 
 
 def sampling(conversion: Conversion) -> None:

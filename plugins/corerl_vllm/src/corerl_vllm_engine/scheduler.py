@@ -43,6 +43,9 @@ EXTRAS = (
 REPORT_SECONDS = 0.1
 """seconds between two reports of the load"""
 
+PART = "corerl_part"
+"""key of the scheduler's data parallel rank there"""
+
 PREEMPTED = "corerl_preempted"
 """key of the number of preemptions so far, in the dictionary of vLLM's statistics that connectors use"""
 
@@ -164,6 +167,7 @@ class _Gathering:
         super().__init__(**arguments)
         self._responses: dict[str, _Response] = {}
         self._preempted, self._reported = 0, 0.0
+        self._part = arguments["vllm_config"].parallel_config.data_parallel_rank
         self.kv_cache_manager.allocate_slots = asked_at_the_ends_of_blocks(self.kv_cache_manager)
         extras = (getattr(self, name, None) for name in ("connector", "ec_connector", "perf_metrics", "log_stats"))
         self._appends = has_full_attention(self.kv_cache_manager) and not any(extras)
@@ -199,7 +203,7 @@ class _Gathering:
             num_running_reqs=running,
             num_waiting_reqs=len(self.requests) - running,
             kv_cache_usage=self.kv_cache_manager.usage,
-            kv_connector_stats={PREEMPTED: self._preempted},
+            kv_connector_stats={PREEMPTED: self._preempted, PART: self._part},
         )
 
     def reset_prefix_cache(self, *asked: Any, **more: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from corerl_engine import pieces, recorder, weights
 from corerl_engine.digest import digest, digests
 from vllm.config import set_current_vllm_config
-from vllm.distributed.parallel_state import get_world_group
+from vllm.distributed.parallel_state import get_pp_group, get_world_group
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from corerl_vllm_engine import invariant, log_probs
@@ -30,6 +30,9 @@ class Worker:
     device: Any
     rank: int
 
+    corerl_place: int
+    """among all workers of the engine"""
+
     corerl_adapters: Sequence[Adapter] = ()
     corerl_found: pieces.Found | None = None
     corerl_receiver: pieces.Receiver | None = None
@@ -43,13 +46,17 @@ class Worker:
             bitwise: the model computes with invariant operations.
             adapter: facts of the adapters that updates consist of; None: they consist of all weights.
         """
-        if self.vllm_config.parallel_config.nnodes > 1:
+        parallel = self.vllm_config.parallel_config
+        self.corerl_place = parallel.data_parallel_rank * parallel.world_size + self.rank
+        if parallel.nnodes > 1:
             weights.of_nodes(get_world_group().device_group)
         if bitwise and self.device.type == "cpu":  # on a GPU, before graphs are recorded: see GpuWorker
             invariant.use_in(self)
         if adapter is not None:
             manager = self.model_runner.lora_manager
             self.corerl_adapters = [Adapter(manager, adapter, number) for number in range(adapter["count"])]
+        if getattr(self.model_runner, "intermediate_tensors", ()) is None and not get_pp_group().is_first_rank:
+            self._corerl_take_hidden_states()
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             log_probs.prepare(sampler, keeps, bitwise)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
@@ -108,14 +115,14 @@ class Worker:
         """Open the memory in which this worker's rounds arrive."""
         assert self.corerl_found is not None
         self.corerl_receiver = pieces.Receiver(
-            self.corerl_found, plans[self.rank], self.corerl_in_place, self.device, digest
+            self.corerl_found, plans[self.corerl_place], self.corerl_in_place, self.device, digest
         )
 
     def corerl_take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
         """Load a round of pieces; returns the names of those that have changed on the way."""
         assert self.corerl_receiver is not None
         with self._corerl_loading():
-            changed, loaded = self.corerl_receiver.take(number, *places[self.rank], verify=verify)
+            changed, loaded = self.corerl_receiver.take(number, *places[self.corerl_place], verify=verify)
         self.corerl_loaded |= set(map(as_reported, loaded))
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the memory is reused
@@ -137,12 +144,20 @@ class Worker:
 
     def corerl_start_profile(self, asked: dict[str, Any], name: str) -> None:
         """Begin a profile of this process."""
-        self.corerl_profile = f"{name}-worker{self.rank}"
+        self.corerl_profile = f"{name}-worker{self.corerl_place}"
         recorder.start(self.corerl_profile, asked)
 
     def corerl_stop_profile(self, rank: int) -> None:
         """End it, and write its files."""
         recorder.stop(self.corerl_profile, rank)
+
+    def _corerl_take_hidden_states(self) -> None:
+        """Memory for the hidden states of the stage before, which vLLM makes in a warm-up that a CPU without compiled
+        code skips."""
+        runner = self.model_runner
+        runner.intermediate_tensors = self._corerl_model().make_empty_intermediate_tensors(
+            batch_size=runner.max_num_tokens, dtype=self.vllm_config.model_config.dtype, device=self.device
+        )
 
     def _corerl_model(self) -> Any:
         return self.model_runner.get_model()

@@ -173,10 +173,10 @@ def estimate(
         "engine's other": engine.other,
     }
     phases.append(Phase("generation", {**generation, **stays, "processes": PROCESS}))
-    engines = max(1, ranks // config.rollout.tensor_model_parallel_size)
+    engines = max(1, ranks // config.rollout.gpus_per_engine)
     if own_gpus:
         gpus = config.rollout.nnodes * config.rollout.n_gpus_per_node
-        engines = max(1, gpus // config.rollout.tensor_model_parallel_size)
+        engines = max(1, gpus // config.rollout.gpus_per_engine)
     sequences = None
     if engine.kv_cache is not None:
         sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))

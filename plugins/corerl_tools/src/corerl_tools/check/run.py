@@ -267,6 +267,9 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
             f"{split} does not divide the model's {size.heads} attention heads ({size.key_value_heads} of keys and "
             f"values); {works} would",
         )
+    if (stages := config.rollout.pipeline_model_parallel_size) > size.layers:
+        sentence = f"is {stages}, and the model has {size.layers} layers: set at most {size.layers}"
+        yield finding("error", "rollout.pipeline_model_parallel_size", sentence)
     tokens = config.actor.ppo_max_token_len_per_gpu
     if config.actor.use_dynamic_bsz and tokens < asked:
         sentence = (
