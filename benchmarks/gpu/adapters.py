@@ -143,6 +143,7 @@ def measure(way: Any, strategy: SingleDeviceStrategy, asked: argparse.Namespace,
         first = seconds(lambda: update(1))
         updates = [seconds(functools.partial(update, version)) for version in range(2, 2 + asked.updates)]
         verified = seconds(lambda: update(50, verify=True))
+        print(f"{way}: first {first:.4f} s, median {statistics.median(updates):.4f} s", flush=True)
         if asked.profile:
             profiled(update, asked.profile)
         rollouts(backend, asked, prompts=2)

@@ -6,7 +6,7 @@ The shape is Qwen2.5-1.5B with random weights; 50 rows of 128 + 512 tokens, pack
 gradient checkpointing on, bf16. FLOPs are those of the model, 6 N a token and causal attention: what checkpointing and
 chunks compute once more is not counted. ``forward`` is a pass for log-probs alone, ``forward_cold`` the same where the
 allocator has given all its memory back before. ``before``: weights are gathered in each micro-batch, and gradients
-within the limit are multiplied by 1. ``flip``: the rotary embedding of that form in layer_kernels.py.
+within the limit are multiplied by 1.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import functools
 import json
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,6 @@ from typing import Any
 
 import torch
 from idle import print_idle, waits
-from layer_kernels import flip
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -37,7 +35,6 @@ from corerl.objective import PolicyObjective, loss_weights
 from corerl_fsdp import fsdp, single_device
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.token_model import decoder_layers
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
 from corerl_testing.published_shapes import SHAPES, published_config
@@ -46,7 +43,6 @@ from corerl_torch import optimizer
 from corerl_torch.throughput import training_flops
 
 PROMPT, RESPONSE, TOKENS = 128, 512, 16384
-ORIGINAL: dict[str, Any] = {}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "full logits": {"compiled": False, "chunk": None},
@@ -55,7 +51,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "compiled, chunks of 4096": {"compiled": True, "chunk": 4096},
     "compiled, full logits": {"compiled": True, "chunk": None},
     "compiled, full logits, before": {"compiled": True, "chunk": None, "before": True},
-    "compiled, full logits, flip": {"compiled": True, "chunk": None, "flips": True},
 }
 
 
@@ -165,13 +160,9 @@ def _measure(
     compiled: bool,
     chunk: int | None,
     before: bool = False,
-    flips: bool = False,
 ) -> dict[str, float]:
     """Medians of some updates, with the rate of a bare matrix product measured between them."""
     as_before(strategy, before)
-    functions: Any = sys.modules[type(decoder_layers(strategy.model)[0]).__module__]
-    own = functions.apply_rotary_pos_emb
-    functions.apply_rotary_pos_emb = flip if flips else ORIGINAL.setdefault("rotary", own)
     torch.compiler.set_stance("default" if compiled else "force_eager")
     strategy.token_model.logits_chunk_size = chunk
     started = time.perf_counter()

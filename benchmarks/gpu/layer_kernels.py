@@ -11,10 +11,8 @@ bf16, ``--tokens`` in rows of 640, attention within rows, as in an update by str
 | now | compiled with dynamic shapes, as the strategy does |
 | static | the number of tokens is a constant of the compiled code |
 | halves | the rotary embedding of both halves of a head, without a rotated copy |
-| flip | the rotary embedding with the halves of a head as a dimension, which is read in reverse for the rotated copy |
 | products | the gradient of a bias is a product with ones, not a sum over tokens |
 | halves, products | both |
-| flip, products | both |
 
 ``ms``: forward and backward of one layer, by events of the device. ``products ms``: matrix products and attention among
 its kernels; ``others ms``: all other kernels. ``of an update``: what the form saves in an update of all layers, as a
@@ -38,7 +36,7 @@ from corerl_testing.published_shapes import SHAPES, published_config
 from corerl_torch import packed_attention
 
 ROW = 640
-FORMS = ("now", "static", "halves", "products", "halves, products", "flip", "flip, products")
+FORMS = ("now", "static", "halves", "products", "halves, products")
 TINY = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
 BUSY = ("gemm", "nvjet", "cutlass", "flash", "fmha", "cublas", "_mm", "attention")
 """parts of names of kernels of matrix products and attention"""
@@ -52,20 +50,6 @@ def halves(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 
     def turned(x: Tensor) -> Tensor:
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos1 - second * sin1, second * cos2 + first * sin2), dim=-1)
-
-    return turned(q), turned(k)
-
-
-def flip(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
-    """As :func:`halves`, without a cut or a concatenation."""
-    sign = (2 * torch.arange(2, device=q.device) - 1).to(q.dtype)[:, None]
-    tables: tuple[Any, Any] = (cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim))
-    cos, sin = (each.unflatten(-1, (2, -1)) for each in tables)
-
-    def turned(x: Tensor) -> Tensor:
-        two: Any = x.unflatten(-1, (2, -1))  # type: ignore[no-untyped-call]
-        rotated: Tensor = (two * cos + two.flip(-2) * (sin * sign)).flatten(-2)
-        return rotated
 
     return turned(q), turned(k)
 
@@ -142,8 +126,6 @@ def measure(form: str, asked: argparse.Namespace, exact: dict[str, Tensor]) -> d
     original = layer.functions.apply_rotary_pos_emb
     if "halves" in form:
         layer.functions.apply_rotary_pos_emb = halves
-    if "flip" in form:
-        layer.functions.apply_rotary_pos_emb = flip
     if "products" in form:
         with_products(layer.module)
     backend = "inductor" if on_gpu else "aot_eager"

@@ -79,7 +79,9 @@ def pool(name: str | None, device: str) -> Iterator[None]:
     from corerl_ray.launch import launch
     from corerl_ray.options import RayOptions
 
-    ray.init(num_cpus=4, num_gpus=None if device == "cuda" else 1, logging_level=logging.ERROR, log_to_driver=False)
+    ray.init(
+        "local", num_cpus=4, num_gpus=None if device == "cuda" else 1, logging_level=logging.ERROR, log_to_driver=False
+    )
     runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(workers=1, pools={name: 1}))
     try:
         yield

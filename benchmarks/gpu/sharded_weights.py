@@ -31,6 +31,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -131,19 +132,19 @@ class Rollout:
 
     def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
         self.engine.ask("begin", [()] * RANKS)
-        under_way: Round | None = None
         self.loads: list[float] = []
-        for each in rounds:
-            self.loads.append(time.perf_counter())
-            self.engine.tell("take", [(each.number, place, verify) for place in each.places])
-            if under_way is not None:
-                self._taken(under_way)
-            under_way = each
-            if self.before:
-                self._taken(each)
-                under_way = None
-        if under_way is not None:
-            self._taken(under_way)
+        with ThreadPoolExecutor(1) as frees:
+            under_way: list[Future[None]] = []
+            for each in rounds:
+                self.loads.append(time.perf_counter())
+                self.engine.tell("take", [(each.number, place, verify) for place in each.places])
+                if len(under_way) > 0:
+                    under_way.pop().result()
+                under_way.append(frees.submit(self._taken, each))
+                if self.before:
+                    under_way.pop().result()
+            for last in under_way:
+                last.result()
 
     def _taken(self, each: Round) -> None:
         assert not any(self.engine.answers("take"))

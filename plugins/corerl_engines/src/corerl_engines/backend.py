@@ -5,7 +5,7 @@ import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, cycle
 from pathlib import Path
@@ -225,16 +225,16 @@ class EngineBackend:
 
     def update_pieces(self, rounds: Iterable[Round], version: int, *, verify: bool = False) -> None:
         """As :meth:`update_weights`, from memory that the engine's ranks read themselves."""
-        with self._update(version):
-            before: tuple[Future[Answer], Callable[[], None]] | None = None
+        with self._update(version), ThreadPoolExecutor(1) as frees:
+            before: Future[None] | None = None
             for each in rounds:
                 places = [list(place) for place in each.places]
-                _, following = self._process.submit("take", round=each.number, places=places, verify=verify)
+                _, loading = self._process.submit("take", round=each.number, places=places, verify=verify)
                 if before is not None:
-                    self._taken(*before)
-                before = following, each.done
+                    before.result()
+                before = frees.submit(self._taken, loading, each.done)  # even if the next round is not here yet
             if before is not None:
-                self._taken(*before)
+                before.result()
 
     def _taken(self, loading: Future[Answer], done: Callable[[], None]) -> None:
         """Wait until a round is loaded; then its memory is free."""
