@@ -1,4 +1,4 @@
-"""An engine of two stages of layers does what one of a single GPU does: tests of ``test_engine`` with such an engine."""
+"""What holds of an engine of one GPU holds of one with two stages of layers: tests of ``test_engine``."""
 
 from collections.abc import Callable
 
