@@ -144,14 +144,18 @@ def print_logs(began: float) -> None:
             print("\n".join([*wrong[:10], "...", *lines[-TAIL:]]), flush=True)
 
 
-def end_late(asked: argparse.Namespace, began: float) -> None:
+def end_late(asked: argparse.Namespace, began: float, clusters: list[Any]) -> None:
     """End everything, with the engines' logs."""
     print(f"not done within {asked.seconds:g} s", flush=True)
     print_logs(began)
-    for pid in engines(asked.python):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    os._exit(3)
+    try:
+        for pid in engines(asked.python):
+            with suppress(ProcessLookupError):
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
+        for cluster in clusters:
+            cluster.shutdown()
+    finally:
+        os._exit(3)
 
 
 def keys(asked: argparse.Namespace, address: str) -> list[str]:
@@ -206,13 +210,15 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     asked, began, clock = arguments(), time.time(), time.monotonic()
     os.environ[MARK] = str(os.getpid())
-    limit = threading.Timer(asked.seconds, end_late, (asked, began))
+    clusters: list[Any] = []
+    limit = threading.Timer(asked.seconds, end_late, (asked, began, clusters))
     limit.daemon = True
     limit.start()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = material(folder, asked)
         cluster = cluster_of_nodes(asked.device, asked.nodes)
+        clusters.append(cluster)
         ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         starting = time.monotonic()
         code = run(["train", str(config), *keys(asked, cluster.address)])

@@ -30,6 +30,7 @@ def test_nothing_is_set_without_the_key():
     [
         ({"rollout": {"name": "vllm", "options": {"bitwise": False}}}, "rollout.name=vllm cannot"),
         ({"rollout": {"name": "vllm", "tensor_model_parallel_size": 2}}, "tensor_model_parallel_size=2"),
+        ({"rollout": {"name": "vllm", "pipeline_model_parallel_size": 2}}, "pipeline_model_parallel_size=2"),
         ({"rollout": {"name": "sglang"}}, "rollout.name=sglang cannot"),
         ({"actor": {"strategy": "megatron"}}, "actor.strategy=megatron cannot"),
         ({"rollout": {"options": {"bitwise": False}}}, "its option bitwise is off"),

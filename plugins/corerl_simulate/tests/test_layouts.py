@@ -75,6 +75,12 @@ def test_lengths(tmp_path: Path) -> None:
             lengths_of(wrong)
 
 
+def test_engines_with_stages_are_not_simulated() -> None:
+    every = found(SMALL, 8, "rollout.pipeline_model_parallel_size=2")
+    assert every and all(isinstance(each, Refused) for each in every)
+    assert any("without stages and data parallel ranks" in reason for reason in reasons(every))  # type: ignore[arg-type]
+
+
 def test_a_wrong_table_names_its_key(tmp_path: Path) -> None:
     text = (TABLES / "h200.yaml").read_text()
     for changed, message in (

@@ -41,9 +41,12 @@ def true_log_probs(model, tokens: list[int]) -> torch.Tensor:
     return response_log_probs(merged.double(), PROMPT, tokens).gather(1, torch.tensor(tokens)[:, None])[:, 0]
 
 
-@pytest.fixture(scope="module")
-def backend(start: Callable[..., VllmBackend], engine_python: str) -> Iterator[VllmBackend]:
-    yield start(FACTS, RolloutConfig(name="vllm", lora="adapter"), python=engine_python)
+@pytest.fixture(scope="module", params=[1, 2], ids=["one_stage", "two_stages"])
+def backend(
+    start: Callable[..., VllmBackend], engine_python: str, request: pytest.FixtureRequest
+) -> Iterator[VllmBackend]:
+    rollout = RolloutConfig(name="vllm", lora="adapter", pipeline_model_parallel_size=request.param)
+    yield start(FACTS, rollout, python=engine_python, environment={"VLLM_CPU_OMP_THREADS_BIND": "nobind"})
 
 
 @one_more_engine

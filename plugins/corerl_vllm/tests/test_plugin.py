@@ -140,11 +140,6 @@ def test_stages_and_data_parallel_ranks_are_vllms_and_engine_args_cannot_set_the
             "rollout.record: needs rollout.pipeline_model",
         ),
         (
-            {"pipeline_model_parallel_size": 2},
-            {"model": ModelConfig(path="none", lora_rank=8)},
-            "model.lora_rank: needs",
-        ),
-        (
             {"data_parallel_size": 2},
             {"model": ModelConfig(path="none", lora_rank=8)},
             "model.lora_rank: needs rollout.data_parallel",

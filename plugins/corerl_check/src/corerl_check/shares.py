@@ -116,7 +116,9 @@ class PlacesModels(Protocol):
 
 @runtime_checkable
 class SpansNodes(Protocol):
-    """Options of a rollout backend whose engine may have the GPUs of several machines, as many on each."""
+    """Options of a rollout backend whose engine may have the GPUs of several machines, as many on each, and stages or
+    data parallel ranks.
+    """
 
     def check_nodes(self, nodes: int) -> None:
         """

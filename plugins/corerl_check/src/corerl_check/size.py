@@ -20,6 +20,7 @@ class ModelSize:
         stores_scores: attention keeps its matrix of scores (``eager``).
         routed_bytes: of the chosen experts of one token (column ``experts``); 0 if they cannot be recorded.
         unrouted: the reason for that; '' if they can.
+        experts_of_token: experts that see one token; 0 for a model without experts.
     """
 
     parameters: int
@@ -38,6 +39,7 @@ class ModelSize:
     stores_scores: bool = False
     routed_bytes: int = 0
     unrouted: str = ""
+    experts_of_token: int = 0
 
     @property
     def cache_bytes(self) -> int:
@@ -111,4 +113,5 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         stores_scores=model.attn_implementation == "eager",
         routed_bytes=routed_bytes,
         unrouted=unrouted,
+        experts_of_token=experts or 0,
     )

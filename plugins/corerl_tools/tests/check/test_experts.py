@@ -1,17 +1,19 @@
 """Findings of `corerl check` about a mixture of experts."""
 
+import functools
 from pathlib import Path
 
 import pytest
 
 from corerl.config.load import load
-from corerl.contracts.config import TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl_check.rules import violations
-from corerl_check.size import model_size
+from corerl_check.size import ModelSize, model_size
 from corerl_testing.published_shapes import published_config
 from corerl_tools.check.experts import look
+from corerl_tools.check.run import _shapes
 from families import write_config
 
 RECORD = "rollout.record=[experts]"
@@ -24,10 +26,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def size_of(folder: Path) -> ModelSize:
+    return model_size(ModelConfig(str(folder)), "cpu")
+
+
 def sentences(folder: Path, *overrides: str) -> list[tuple[str, str]]:
     config = load(TrainConfig, None, [f"model={{path: {folder}}}", "data.train_files=[x.parquet]", *overrides])
     parts = resolve_parts(config, load_plugins().registries)
-    found = list(look(config, parts, model_size(config.model, "cpu")))
+    found = list(look(config, parts, size_of(folder)))
     assert {each.key for each in found} <= {"rollout.record"}
     return [(each.severity, each.sentence) for each in found]
 
@@ -64,3 +71,16 @@ def test_a_strategy_that_does_not_replay_is_refused(folders: dict[str, Path]) ->
         object.__setattr__(parts.strategy.entry.facts, "replays", replayed)
     [error] = errors
     assert error.startswith("rollout.record: strategy 'torch' cannot replay 'experts'; it replays ")
+
+
+def test_engines_divide_layers_and_experts_that_the_model_has(folders: dict[str, Path]) -> None:
+    def found(kind: str, stages: int, parts: int) -> dict[str, str]:
+        sizes = [f"rollout.pipeline_model_parallel_size={stages}", f"rollout.data_parallel_size={parts}"]
+        config = load(TrainConfig, None, [f"model={{path: {folders[kind]}}}", *sizes])
+        return {each.key: each.sentence for each in _shapes(config, size_of(folders[kind]))}
+
+    assert found("moe", 24, 2) == {}
+    assert found("dense", 3, 2) == {
+        "rollout.pipeline_model_parallel_size": "is 3, and the model has 2 layers: set at most 2",
+        "rollout.data_parallel_size": "is 2, and the model has no experts to divide",
+    }

@@ -13,6 +13,7 @@ from torch import Tensor
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
 from vllm.lora.request import LoRARequest
+from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 
 def named(number: int) -> LoRARequest:
@@ -79,7 +80,8 @@ class Adapter:
         packed, modules = self._manager.packed_modules, self._manager.modules
         known = {*modules, *(name for names in packed.values() for name in names)}
         known |= {f"{name}.base_layer" for name in modules if name.endswith(".experts")}
-        unknown = sorted(name for name in made.loras if name not in known)
+        model = self._manager.model
+        unknown = sorted(name for name in made.loras if name not in known and not is_pp_missing_parameter(name, model))
         if not unknown:
             self._put(made)
         return unknown

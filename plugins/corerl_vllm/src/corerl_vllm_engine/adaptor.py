@@ -112,7 +112,8 @@ class VllmEngine:
         self.parts = [self]
         self.room: int = engine.vllm_config.scheduler_config.max_num_seqs
         self._outputs = 0
-        self._loads: dict[int, dict[str, float]] = {0: {"room": self.room}}
+        parts = range(engine.vllm_config.parallel_config.data_parallel_size)
+        self._loads: dict[int, dict[str, float]] = {part: {"room": self.room} for part in parts}
         """of the schedulers of data parallel ranks"""
         self._count_outputs(engine.output_processor)
         self._take_stats(engine.output_processor)
@@ -143,9 +144,9 @@ class VllmEngine:
 
     async def report(self) -> dict[str, float]:
         loads = self._loads.values()
-        counts = {name: sum(load.get(name, 0) for load in loads) for name in self._loads[0] if name != "cache_usage"}
-        usage = [load["cache_usage"] for load in loads if "cache_usage" in load]
-        return counts | ({"cache_usage": max(usage)} if usage else {})
+        names = set[str]().union(*loads)
+        whole = {name: sum(load.get(name, 0) for load in loads) for name in names}
+        return whole | {name: max(load.get(name, 0) for load in loads) for name in names & {"cache_usage"}}
 
     async def generate(self, sample: Any) -> None:
         prompt = _prompt(sample.asked)

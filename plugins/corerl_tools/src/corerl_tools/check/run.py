@@ -270,6 +270,10 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
     if (stages := config.rollout.pipeline_model_parallel_size) > size.layers:
         sentence = f"is {stages}, and the model has {size.layers} layers: set at most {size.layers}"
         yield finding("error", "rollout.pipeline_model_parallel_size", sentence)
+    if (parts := config.rollout.data_parallel_size) > 1 and not size.experts_of_token:
+        sentence = f"is {parts}, and the model has no experts to divide"
+        remedy = "Set it to 1: GPUs beyond those of one engine get further engines, which divide the requests."
+        yield finding("error", "rollout.data_parallel_size", sentence, remedy)
     tokens = config.actor.ppo_max_token_len_per_gpu
     if config.actor.use_dynamic_bsz and tokens < asked:
         sentence = (
