@@ -90,7 +90,11 @@ CASES += [
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "offload_policy": True}),
 ]
-CASES += [case(kept=True), case(kept=True, packed=False), *(shared(2, size=size, kept=True) for size in ((2, 4) if EVERY else (4,)))]
+CASES += [
+    case(kept=True),
+    case(kept=True, packed=False),
+    *(shared(2, size=size, kept=True) for size in ((2, 4) if EVERY else (4,))),
+]
 CASES += [
     *(
         case(trees=seed, size=size, cut=cut)
