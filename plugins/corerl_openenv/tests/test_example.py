@@ -109,7 +109,8 @@ def test_the_cold_start_has_the_words_of_the_game(parts, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not LIBRARY, reason="CORERL_OPENENV_PYTHON names no Python with openenv-core")
 def test_the_script_with_a_server_of_the_library(parts, tmp_path):
-    environment = os.environ | {"OPENENV_PYTHON": LIBRARY, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"OPENENV_PYTHON": LIBRARY, "PATH": path}
     line = ["sh", EXAMPLE / "run.sh", *parts]
     subprocess.run(line, env=environment, cwd=EXAMPLE.parents[1], check=True, timeout=600)
     assert metrics(tmp_path)["env/failed/ratio"] == 0.0
