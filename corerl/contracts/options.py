@@ -19,6 +19,10 @@ _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 }
 
 
+LARGEST = 2**32 - 1
+"""of an integer without a bound of its own"""
+
+
 def selects_part(hint: Any) -> bool:
     """Whether a type is that of a key that selects a part, or null."""
     return bool(hint in (Part, Part | None))
@@ -40,7 +44,8 @@ def option(
         default: the value when the user gives none; leave it out for a required option.
         help: one phrase for ``corerl plugins show`` and ``corerl config show``.
         factory: makes the default, for lists, dicts and nested dataclasses.
-        ge, gt, le, lt: the range that a number must be in; infinity is out of range unless ``le`` is ``math.inf``.
+        ge, gt, le, lt: the range that a number must be in; infinity is out of range unless ``le`` is ``math.inf``, an
+            integer above :data:`LARGEST` unless there is ``le`` or ``lt``.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -80,6 +85,8 @@ def check_ranges(instance: Any, path: str) -> None:
             raise ConfigError(key, f"must have finite numbers only, not {value}")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             bounds = field.metadata.get("bounds", {})
+            if isinstance(value, int) and not bounds.keys() & {"le", "lt"}:
+                bounds = {**bounds, "le": LARGEST}
             for bound_name, bound in bounds.items():
                 holds, words = _BOUNDS[bound_name]
                 if not holds(value, bound):

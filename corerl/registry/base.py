@@ -127,9 +127,10 @@ class Selected(Generic[T]):
         if not callable(target):
             raise PluginError(f"{name} is {target!r}, and must be a function or a class")
         contract = loaded(self.contract) or object
-        if coroutines.is_async(target) and contract.__name__.endswith("Factory"):
-            return  # it is what the factory would make, such as an agent
         method = vars(contract).get("__call__")
+        if method and coroutines.is_async(target):  # it may be what the contract's call makes, such as an agent
+            made = getattr(inspect.signature(method).return_annotation, "__dict__", {})
+            method = next(filter(inspect.iscoroutinefunction, made.values()), method)
         try:
             taken = inspect.signature(target)
         except ValueError:  # built into the interpreter, without a signature

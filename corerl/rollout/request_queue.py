@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
-from corerl.errors import RunError
+from corerl.errors import RunError, WorkerLateError
 from corerl.rollout.limits import EngineLimit, FixedLimit
 
 Generate = Callable[[Sequence[GenerationRequest], OnFinished], Awaitable[None]]
@@ -15,6 +15,8 @@ Abort = Callable[[Sequence[str]], Coroutine[Any, Any, None]]
 
 LOOK = 0.25
 """seconds between two looks at the engines' load"""
+IDLE = 600.0
+"""seconds in which the engines end what was given up"""
 SESSIONS = 65_536
 """the latest that are known to have begun"""
 
@@ -81,9 +83,13 @@ class RequestQueue:
             raise
 
     async def idle(self) -> None:
-        """Wait until the engines have ended every request."""
-        while self._calls:
-            await asyncio.wait(self._calls)
+        """Wait until the engines have ended every request; WorkerLateError after :data:`IDLE` seconds."""
+        try:
+            async with asyncio.timeout(IDLE):
+                while self._calls:
+                    await asyncio.wait(self._calls)
+        except TimeoutError:
+            raise WorkerLateError(f"the engines have not ended requests without callers within {IDLE:g} s") from None
 
     def _end_abandoned(self) -> None:
         """End in the engines what nobody awaits, unless the call itself is cancelled."""

@@ -69,6 +69,24 @@ def test_a_mapping_of_names_to_sections_has_their_defaults_types_and_ranges() ->
         assert str(error.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [
+        ("rollout.n", 1_000_000),
+        ("rollout.num_workers", 10_000),
+        ("trainer.total_epochs", 2**32 - 1),
+        ("trainer.seed", 2**32 - 1),
+    ],
+)
+def test_an_integer_has_a_largest_value(key: str, most: int) -> None:
+    section, name = key.split(".")
+    given: dict[str, Any] = {"model": {"path": "x"}}
+    built = build(TrainConfig, {**given, section: {name: most}})
+    assert getattr(getattr(built, section), name) == most
+    with pytest.raises(ConfigError, match=f"^{key}: must be at most {most}, not {10**12}$"):
+        build(TrainConfig, {**given, section: {name: 10**12}})
+
+
 def test_a_key_of_several_types_takes_each() -> None:
     assert build(Outer, {"path": "x", "layers": "some"}).layers == "some"
     assert build(Outer, {"path": "x", "layers": ["a", "b"]}).layers == ["a", "b"]

@@ -4,10 +4,7 @@ import contextlib
 import importlib
 import itertools
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -116,22 +113,6 @@ def newest(workplace):
     folder = max(workplace.run_folders, default=workplace.runs)
     steps = [record["step"] for record in read_metrics(folder / "metrics.jsonl")]
     return [0, *filter(None, steps)], paths(folder / "checkpoints")
-
-
-OWN_SHARED_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && "$@" && ls -A /dev/shm'
-"""a command in a mount namespace of its own, and what it leaves in shared memory, where other processes have theirs"""
-
-
-def test_a_run_leaves_nothing_in_the_folder_for_temporary_files_nor_in_shared_memory(workplace, left, tmp_path):
-    program = [sys.executable, "-m", "corerl", "train", str(workplace.config)]
-    program += [f"reward.scorer={workplace.folder}/parts.py:length", "trainer.total_training_steps=1"]
-    own = ["unshare", "--mount", "sh", "-c", OWN_SHARED_MEMORY, "sh"]
-    has_own = shutil.which("unshare") and not subprocess.run([*own, "true"], capture_output=True).returncode
-    ended = subprocess.run([*own, *program] if has_own else program, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1].startswith("report: ")  # and no name in shared memory
-    assert not left()
-    assert not workplace.half_written and not [*workplace.runs.rglob(".reserve")]
 
 
 IMPATIENT = """

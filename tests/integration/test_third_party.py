@@ -119,13 +119,20 @@ class Environment:
         assert result.returncode == code, result.stdout + result.stderr
         return result
 
+    def pip(self, *arguments: str | Path) -> str:
+        """The output of this process's pip for the environment, whose own takes seconds to install."""
+        command = [sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python"), *map(str, arguments)]
+        result = subprocess.run(command, cwd=self.cwd, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
     def install(self, *what: str | Path) -> None:
         if UV:
             self.run(
                 "uv", "pip", "install", "--quiet", "--python", str(self.folder / "bin" / "python"), *map(str, what)
             )
         else:
-            self.run("python", "-m", "pip", "install", "--quiet", "--no-compile", *map(str, what))
+            self.pip("install", "--quiet", "--no-compile", *what)
 
     def link(self, *requirements: str) -> None:
         """Install what is declared, and what that declares, by links to the files that the tests' own environment has.
@@ -157,12 +164,12 @@ class Environment:
     def would_install(self, *what: Path) -> set[str]:
         """The names of what pip would install for these wheels, from the index too."""
         options = ["--quiet", "--dry-run", "--report", "-"]
-        report = json.loads(self.run("python", "-m", "pip", "install", *options, *map(str, what)).stdout)
+        report = json.loads(self.pip("install", *options, *what))
         return {one["metadata"]["name"] for one in report["install"]}
 
     def versions(self) -> dict[str, str]:
         """Name -> version of what is installed."""
-        listed = json.loads(self.run("python", "-m", "pip", "list", "--format=json").stdout)
+        listed = json.loads(self.pip("list", "--format=json"))
         return {row["name"]: row["version"] for row in listed}
 
 
@@ -180,7 +187,8 @@ def environment(tmp_path: Path) -> Iterator[Environment]:
     (tmp_path / "work").mkdir()
     print()
     with stage("make the environment"):
-        subprocess.run([PYTHON, "-m", "venv", tmp_path / "venv"], check=True)
+        pip = () if UV else ("--without-pip",)
+        subprocess.run([PYTHON, "-m", "venv", *pip, tmp_path / "venv"], check=True)
         made = Environment(tmp_path / "venv", tmp_path / "work")
         if UV:
             made.run("python", "-m", "pip", "install", "--quiet", "uv")
@@ -287,7 +295,7 @@ def test_wheels_in_a_fresh_environment_and_a_plugin_that_needs_nothing_but_an_en
             # pip would take a torch of its own out by its links
             assert environment.would_install(*wheels.values()) == {name.replace("_", "-") for name in wheels}
             environment.install("--no-deps", *wheels.values())
-    assert "No broken requirements" in environment.run("python", "-m", "pip", "check").stdout
+    assert "No broken requirements" in environment.pip("check")
     with stage("list and check the plugin from outside"):
         check_the_listing(environment)
     with stage("data and model"):

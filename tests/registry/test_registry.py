@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from corerl import option
+from corerl.contracts.agents import AgentFactory
 from corerl.contracts.scorers import Scorer
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
 from corerl.registry import Entry, Owner, Registry, Selected, load_object
@@ -274,3 +275,20 @@ def plain() -> None: ...
 def test_a_selection_without_options_binds_nothing() -> None:
     entry: Entry[Any] = Entry("scorer", "x", plain, Owner("acme"))
     assert Selected(entry).load() is plain
+
+
+async def an_agent(task, model): ...
+
+
+async def with_other_arguments(task, model, tools): ...
+
+
+def test_an_async_function_is_called_as_what_its_factory_makes() -> None:
+    def selected(function: Any) -> Selected[Any]:
+        return Selected(Entry("agent", "mine", function, Owner("acme", "1"), "x"), contract=AgentFactory)
+
+    assert selected(an_agent).load().func is an_agent
+    with pytest.raises(
+        PluginError, match=r"^agent 'mine' takes \(task, model, tools\), and is called with \(task, model\)"
+    ):
+        selected(with_other_arguments).load()

@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
-from corerl.errors import RunError
+from corerl.errors import RunError, WorkerLateError
 from corerl.rollout import request_queue
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.request_queue import RequestQueue
@@ -244,3 +244,23 @@ def test_a_request_that_is_given_up_before_it_is_sent_is_not_ended_in_the_engine
 
     asyncio.run(ask())
     assert aborted == [["endless"]]
+
+
+def test_an_engine_that_does_not_end_what_was_given_up_has_a_deadline(monkeypatch):
+    monkeypatch.setattr(request_queue, "IDLE", 0.02)
+
+    async def abort(request_ids):
+        await asyncio.sleep(60)
+
+    async def ask():
+        queue = RequestQueue(Engine().generate, abort=abort)
+        await queue.complete(request("a"))
+        await queue.idle()
+        given_up = asyncio.create_task(queue.complete(request("endless")))
+        await asyncio.sleep(0.01)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        await queue.idle()
+
+    with pytest.raises(WorkerLateError, match=r"^the engines have not ended requests without callers within 0.02 s$"):
+        asyncio.run(ask())

@@ -75,7 +75,10 @@ def cold_start(folder):
     corpus = ["--corpus", f"{data}/sft.parquet", "--corpus", "examples/agents/tools.jsonl"]
     assert run(["tiny-model", "--out", model, *corpus, *shape]) == 0
     sft = [f"model.path={model}", f"output={cold}", f"data.train_files=[{data}/sft.parquet]"]
-    assert run(["sft", "examples/agents/sft.yaml", *sft, "trainer.total_training_steps=60"]) == 0
+    assert (
+        run(["sft", "examples/agents/sft.yaml", *sft, "trainer.total_training_steps=70", "data.train_batch_size=16"])
+        == 0
+    )
     given = [f"model.path={cold}", f"data.train_files=[{data}/train.parquet]", f"data.val_files=[{data}/test.parquet]"]
     given += ["trainer.total_training_steps=3", "data.train_batch_size=16", "trainer.val_before_train=false"]
     return given

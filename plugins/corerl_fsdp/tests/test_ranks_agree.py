@@ -40,10 +40,15 @@ CASES = [
             else ((True, True, None), (True, False, 3), (False, True, 3), (False, False, None))  # each pair of values
         )
     ),
-    *(case(packed=packed, cut=cut) for packed, cut in itertools.product((True, False), CUTS[:2])),
+    *(
+        case(packed=packed, cut=cut)
+        for packed, cut in itertools.product((True, False), CUTS[:2])
+        if EVERY or packed == (cut == CUTS[1])
+    ),
     *(
         case((family, tied), packed, size=4 if tied == packed else 2, checkpointing=tied == packed)
         for family, tied, packed in itertools.product(("qwen2", "qwen3", "llama"), (True, False), (True, False))
+        if EVERY or (tied == packed) == (family == "qwen3")  # each pair of values
     ),
     *(case(packed=packed, size=2 if packed else 4, head="value") for packed in (True, False)),
     *(case(rows=3, size=4, cut=cut) for cut in (CUTS if EVERY else CUTS[1:2])),
@@ -64,6 +69,7 @@ CASES += [
         shared(together, size=size, checkpointing=checkpointing, chunk=chunk)
         for (size, together), chunks in (((2, 2), (None, 3)), ((4, 2), (3, None)), ((4, 4), (None, 3)))
         for checkpointing, chunk in zip((True, False), chunks, strict=True)
+        if EVERY or checkpointing == (size == together)
     ),
     *(
         shared(together, size=4, cut=cut)
@@ -75,18 +81,26 @@ CASES += [
         for model in itertools.product(("qwen3", "llama"), (True, False))
         if EVERY or model[1] == (model[0] == "llama")
     ),
-    *(shared(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
+    *(shared(together, size=4, head="value", checkpointing=True) for together in ((2, 4) if EVERY else (4,))),
     *(
         shared(together, size=4, rows=rows)
         for together, rows in (itertools.product((2, 4), (1, 3)) if EVERY else [(4, 1)])
     ),
-    *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=size == 4) for size in (2, 4)),
+    *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=True) for size in ((2, 4) if EVERY else (2,))),
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "offload_policy": True}),
 ]
-CASES += [case(kept=True), case(kept=True, packed=False), *(shared(2, size=size, kept=True) for size in (2, 4))]
 CASES += [
-    *(case(trees=seed, size=size, cut=cut) for seed, (size, cut) in enumerate(itertools.product((1, 2), CUTS))),
+    case(kept=True),
+    case(kept=True, packed=False),
+    *(shared(2, size=size, kept=True) for size in ((2, 4) if EVERY else (4,))),
+]
+CASES += [
+    *(
+        case(trees=seed, size=size, cut=cut)
+        for seed, (size, cut) in enumerate(itertools.product((1, 2), CUTS))
+        if EVERY or size == (1 if cut == CUTS[0] else 2)
+    ),
     case(trees=6, size=2, checkpointing=True, warm=True, config={"lora_rank": 2}),
     case(trees=8, size=2, kept=True),
     case(trees=7, size=2, fsdp={"share_prefixes": False}),
@@ -169,7 +183,7 @@ ROUTED = {"model": ("qwen3_moe", False), "experts": (2, 8, 2)}
 CASES += [
     case(size=2, checkpointing=True, **ROUTED),
     case(size=2, packed=False, **ROUTED),
-    shared(2, size=2, **ROUTED),
+    *([shared(2, size=2, **ROUTED)] if EVERY else []),
     shared(2, size=4, checkpointing=True, **ROUTED),
 ]
 

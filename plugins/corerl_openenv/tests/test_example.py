@@ -21,6 +21,7 @@ from websockets.sync.server import serve
 from corerl.cli.main import run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "agents-openenv"
+LIBRARY = os.environ.get("CORERL_OPENENV_PYTHON", "")
 SHORT = ["trainer.total_training_steps=2", "trainer.val_before_train=false", "trainer.test_freq=-1"]
 SHORT += ["data.train_batch_size=2", "rollout.n=2", "actor.ppo_mini_batch_size=2"]
 SHAPE = ["--vocab-size=300", "--hidden-size=32", "--layers=1", "--heads=2", "--kv-heads=2", "--intermediate-size=64"]
@@ -106,11 +107,10 @@ def test_the_cold_start_has_the_words_of_the_game(parts, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not LIBRARY, reason="CORERL_OPENENV_PYTHON names no Python with openenv-core")
 def test_the_script_with_a_server_of_the_library(parts, tmp_path):
-    python = os.environ.get("CORERL_OPENENV_PYTHON")
-    if not python:
-        pytest.skip("CORERL_OPENENV_PYTHON names no Python with openenv-core")
-    environment = os.environ | {"OPENENV_PYTHON": python, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"OPENENV_PYTHON": LIBRARY, "PATH": path}
     line = ["sh", EXAMPLE / "run.sh", *parts]
     subprocess.run(line, env=environment, cwd=EXAMPLE.parents[1], check=True, timeout=600)
     assert metrics(tmp_path)["env/failed/ratio"] == 0.0

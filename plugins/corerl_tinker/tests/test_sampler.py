@@ -4,8 +4,7 @@ import contextlib
 import threading
 
 import pytest
-from test_server import sample, sampler_of
-from tinker_toys import KEYS, Client, Refused, datum
+from tinker_toys import KEYS, Client, Refused, datum, sample, sampler_of
 
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.errors import DeadlineError, EngineDeadError, RunError

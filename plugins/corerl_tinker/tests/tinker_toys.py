@@ -195,3 +195,25 @@ def datum(tokens=range(40, 50), targets=None, **inputs):
         tensor.dense, tensor.dtype = array.tobytes(), 1 if array.dtype == np.float32 else 2
         tensor.shape.extend(array.shape)
     return message
+
+
+def sampler_of(client, model_id, number=0):
+    promise = client.call("save_weights_for_sampler", model_id, sampling_session_seq_id=number)
+    return client.result(promise)["sampling_session_id"]
+
+
+def sample(client, sampler, prompt, seq=0, n=1, params=None, **more):
+    read = CLASSES["SampleResponse"]()
+    asked = {
+        "sampling_session_id": sampler,
+        "seq_id": seq,
+        "num_samples": n,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": prompt}]},
+        "sampling_params": {"max_tokens": 4, "seed": 1, **(params or {})},
+    }
+    read.ParseFromString(client.result(client.post("asample", **asked, **more)))
+    return read
+
+
+def tokens(sequence):
+    return np.frombuffer(sequence.tokens, np.int32).tolist()

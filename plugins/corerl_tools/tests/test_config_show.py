@@ -32,7 +32,7 @@ def test_show_prints_every_key_and_reads_back_the_same(
 def test_show_puts_help_choices_and_ranges_behind_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "show"]) == 0
     lines = {line.split(":")[0].strip(): line for line in capsys.readouterr().out.splitlines()}
-    assert lines["train_batch_size"].split("#")[1].strip() == "prompts in a step; >= 1"
+    assert lines["train_batch_size"].split("#")[1].strip() == "prompts in a step; >= 1, <= 10000000"
     assert lines["truncation"].endswith("; error|left|right|middle")
     assert lines["path"].strip() != ""
     assert lines["actor"].endswith("# The policy's update.")

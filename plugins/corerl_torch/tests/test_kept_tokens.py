@@ -1,5 +1,8 @@
 """Statistics over the tokens that truncated sampling kept."""
 
+import functools
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from corerl.contracts.experience import collate
 from corerl.contracts.token_columns import TokenColumn, TokenValues
+from corerl_torch import token_statistics as module
 from corerl_torch.kept_tokens import EXCLUDED, TokenSets, kept_mask
 from corerl_torch.token_statistics import in_chunks, log_distribution, of_distribution, token_statistics
 
@@ -36,8 +40,21 @@ def problem():
     return logits, targets, kept, torch.randn(3, 6, generator=generator)
 
 
+@pytest.fixture
+def traced(monkeypatch):
+    """torch.compile traces; its compiler, which takes 10 s, compiles with CORERL_EVERY_COMBINATION=1 alone."""
+    if "CORERL_EVERY_COMBINATION" not in os.environ:
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    module._compile.cache_clear()
+    yield
+    module._compile.cache_clear()
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize(("temperature", "compiled"), [(0.6, False), (1.0, False), (0.6, True)])
-def test_values_and_gradients_are_those_of_the_distribution_over_the_kept_tokens(problem, temperature, compiled):
+def test_values_and_gradients_are_those_of_the_distribution_over_the_kept_tokens(
+    problem, temperature, compiled, traced
+):
     logits, targets, kept, weights = problem
     ours, true = logits.clone().requires_grad_(), logits.double().requires_grad_()
     options = {"entropy": True, "sum_pi_squared": True, "compiled": compiled, "kept": kept}

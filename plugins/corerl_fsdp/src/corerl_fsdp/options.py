@@ -9,7 +9,7 @@ from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Finding, Machine, ModelSize, TrainingShare, finding, whole
-from corerl_torch.contents import Content, check_options
+from corerl_torch.contents import LoadsParts, check_options
 
 BYTES_PER_LOGIT = 12.0, 4.0
 """bytes of a logit's copies at a time, without and with compilation"""
@@ -20,10 +20,11 @@ GROUPS = "tensor_model_parallel_size", "ulysses_sequence_parallel_size", "contex
 
 
 @dataclass(frozen=True)
-class TorchOptions:
+class TorchOptions(LoadsParts):
     """Options of strategy ``torch``, beyond those of every strategy."""
 
     NAME: ClassVar[str] = "torch"
+    written_by = "torch or fsdp"
 
     use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; without computing padding")
     share_prefixes: bool | None = option(
@@ -71,27 +72,9 @@ class TorchOptions:
         "keep activations, or the inputs of recomputed layers, on the CPU until the backward pass needs them; does "
         "nothing on the CPU",
     )
-    save_optimizer: bool = option(
-        True,
-        "checkpoints hold the optimizer's state; false: about a third of the size, and a resumed run begins with a new "
-        "state",
-    )
-    load_contents: list[Content] | None = option(
-        None,
-        "parts that a resumed run takes from its checkpoint: model, optimizer, extra (the schedule); with "
-        "initial_checkpoint, those of it alone; null: model from initial_checkpoint, and all when the run is resumed",
-    )
-    initial_checkpoint: str | None = option(
-        None, "checkpoint of another run (global_step_N), whose model a new run begins with in place of model.path"
-    )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
-
-    @property
-    def written_by(self) -> str:
-        """See :class:`corerl_torch.contents.LoadsParts`."""
-        return "torch or fsdp"
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
         """For `corerl check`: the whole model on each device."""

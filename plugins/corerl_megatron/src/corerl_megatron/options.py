@@ -6,12 +6,14 @@ from typing import Any, Literal
 from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl_check import ModelSize, TrainingShare
-from corerl_torch.contents import Content, check_options
+from corerl_torch.contents import LoadsParts, check_options
 
 
 @dataclass(frozen=True)
-class MegatronOptions:
+class MegatronOptions(LoadsParts):
     """The division of the model among ranks. Names are those of megatron-core."""
+
+    written_by = "megatron"
 
     tensor_model_parallel_size: int = option(1, "ranks that share each layer's matrices", ge=1)
     pipeline_model_parallel_size: int = option(1, "ranks that share the layers", ge=1)
@@ -43,14 +45,6 @@ class MegatronOptions:
         "checkpoints hold the optimizer's state, and with bf16 its float32 weights; false: about a seventh of the size "
         "with bf16, and a resumed run begins with a new state from the weights in bf16",
     )
-    load_contents: list[Content] | None = option(
-        None,
-        "parts that a resumed run takes from its checkpoint: model, optimizer, extra (the schedule); with "
-        "initial_checkpoint, those of it alone; null: model from initial_checkpoint, and all when the run is resumed",
-    )
-    initial_checkpoint: str | None = option(
-        None, "checkpoint of another run (global_step_N), whose model a new run begins with in place of model.path"
-    )
     use_mbridge: bool = option(False, "let the package mbridge convert weights (dense models), not the plugin's tables")
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
@@ -69,11 +63,6 @@ class MegatronOptions:
 
         check_options(key, self)
         check_config(key, config, self)
-
-    @property
-    def written_by(self) -> str:
-        """See :class:`corerl_torch.contents.LoadsParts`."""
-        return "megatron"
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
         """For `corerl check`: weights are divided by tensor and pipeline ranks, the optimizer's state also by data

@@ -5,9 +5,11 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
+from corerl import option
 from corerl.checkpoint import manifest
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
@@ -24,25 +26,29 @@ SINGLE, SHARDED, MEGATRON = "optimizer.pt", "metadata.json", "note.json"
 """files of strategies ``torch``, ``fsdp`` and ``megatron`` that list the parts of a checkpoint"""
 
 
-@runtime_checkable
-class LoadsParts(Protocol):
-    """Options of a strategy that loads parts of a checkpoint.
+@dataclass(frozen=True)
+class LoadsParts:
+    """Options of every strategy that writes and loads parts of a checkpoint.
 
     Attributes:
         written_by: names of the strategies whose files it reads.
     """
 
-    @property
-    def written_by(self) -> str: ...
+    written_by: ClassVar[str]
 
-    @property
-    def load_contents(self) -> list[Content] | None: ...
-
-    @property
-    def initial_checkpoint(self) -> str | None: ...
-
-    @property
-    def save_optimizer(self) -> bool: ...
+    save_optimizer: bool = option(
+        True,
+        "checkpoints hold the optimizer's state; false: about a third of the size, and a resumed run begins with a new "
+        "state",
+    )
+    load_contents: list[Content] | None = option(
+        None,
+        "parts that a resumed run takes from its checkpoint: model, optimizer, extra (the schedule); with "
+        "initial_checkpoint, those of it alone; null: model from initial_checkpoint, and all when the run is resumed",
+    )
+    initial_checkpoint: str | None = option(
+        None, "checkpoint of another run (global_step_N), whose model a new run begins with in place of model.path"
+    )
 
 
 def of_resumed(options: LoadsParts) -> Collection[str]:
