@@ -281,12 +281,8 @@ class RolloutConfig:
     nnodes: int = option(1, "with n_gpus_per_node: machines of the engines' own GPUs", ge=1, le=100_000)
     n_gpus_per_node: int = option(0, "GPUs of a machine for engines only; 0: those of the trainer", ge=0, le=1_000)
     tensor_model_parallel_size: int = option(1, "GPUs of an engine that divide each layer", ge=1, le=1_000)
-    pipeline_model_parallel_size: int = option(
-        1, "stages of an engine's layers, each with as many GPUs", ge=1, le=1_000
-    )
-    data_parallel_size: int = option(
-        1, "parts of an engine, each with all layers; all share the experts", ge=1, le=1_000
-    )
+    pipeline_model_parallel_size: int = option(1, "stages of an engine, each with as many GPUs", ge=1, le=1_000)
+    data_parallel_size: int = option(1, "parts of an engine with all layers; all share the experts", ge=1, le=1_000)
     free_cache_engine: bool | None = option(None, "free engine memory in training; null: true with shared GPUs")
     lora: Literal["adapter", "merged"] | None = option(
         None,
