@@ -1,11 +1,13 @@
 """The rows of a step and all work on their tokens, in the controller or in the worker of the role ``batch``."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import pluggy
+import torch
 
 from corerl.batch.cuts import in_prompts
 from corerl.contracts.advantage_estimators import AdvantageEstimator
@@ -13,8 +15,8 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
-from corerl.contracts.losses import Measure, masked_mean
-from corerl.contracts.rollout_correctors import Correction, NoCorrector, RolloutCorrector
+from corerl.contracts.losses import Combined, Measure, masked_mean, values
+from corerl.contracts.rollout_correctors import Correction, NoCorrector, PartwiseCorrector, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -23,7 +25,6 @@ from corerl.errors import NonFiniteError
 from corerl.objective import estimate, row_factors
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.scored import ScoredRollouts
-from corerl.telemetry.metrics import merge_means
 from corerl.terminal.notices import say
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.workers import plugins_of
@@ -39,7 +40,7 @@ class Batch:
     Attributes:
         scored, experience: the responses of the step, and the tensors of their rows.
         correction: by rollout correction, once the advantages are estimated.
-        measured: metrics of the step so far.
+        measured: metrics of the step so far; a float is of the whole step.
         unsaid: lines for the terminal that this process cannot print.
     """
 
@@ -52,7 +53,7 @@ class Batch:
     scored: ScoredRollouts = dataclasses.field(init=False)
     experience: Experience = dataclasses.field(init=False)
     correction: Correction | None = None
-    measured: dict[str, float] = dataclasses.field(default_factory=dict)
+    measured: dict[str, Measure | float] = dataclasses.field(default_factory=dict)
     unsaid: list[str] = dataclasses.field(default_factory=list)
 
     @dispatch("rank_zero", keeps=True)
@@ -75,8 +76,7 @@ class Batch:
         else:
             experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
             if outputs.entropy is not None:
-                entropy = {"entropy": masked_mean(outputs.entropy, experience.response_mask)}
-                self.measured |= merge_means([entropy], "actor")
+                self.measured["actor/entropy"] = masked_mean(outputs.entropy, experience.response_mask)
 
     @dispatch("rank_zero")
     def estimate(self, step: int, lag: int, penalty: KLPenalty | None = None) -> RowNumbers:
@@ -89,30 +89,44 @@ class Batch:
             NonFiniteError: there are samples with a number that is not finite, and they are not to be skipped.
             RunError: engine and trainer disagree.
         """
+        numbers, means = self.estimate_rows(step, lag, penalty)
+        if isinstance(self.corrector, PartwiseCorrector):
+            self.corrector.check(means, lag)
+        return numbers
+
+    def estimate_rows(
+        self, step: int, lag: int, penalty: KLPenalty | None = None
+    ) -> tuple[RowNumbers, Mapping[str, Measure]]:
+        """As :meth:`estimate`, and measures of the mismatch, which are not checked."""
         batch, experience = self.scored, self.experience
         masked = self.guard.mask_samples(step, experience, batch)
         self.measured |= {} if penalty is None else penalty.subtract(experience)
         self.correction, means = self.corrector.of_batch(experience, lag)
-        self.measured |= merge_means([means], "rollout_corr")
+        self.measured |= {f"rollout_corr/{name}": mean for name, mean in means.items()}
         weights = self.corrector.weights(self.correction)
         estimated = estimate(self.estimator, experience, batch.components(), weights, batch.turns())
         experience.advantages, experience.returns = estimated
         masked += self.guard.mask_samples(step, experience, batch)
-        self.measured["training/nonfinite_samples"] = float(masked)
-        return experience.numbers()
+        self.measured["training/nonfinite_samples"] = Combined(float(masked), operator.add)
+        return experience.numbers(), means
 
     @dispatch("rank_zero")
     def measure(self) -> tuple[dict[str, float], list[str]]:
         """Metrics of the batch, those of plugins among them; lines for the terminal."""
+        return values(self.measures(len(self.scored))), self.take_lines()
+
+    def measures(self, responses: int) -> dict[str, Measure | float]:
+        """The metrics as measures of parts, and floats of plugins; ``responses``: of the whole step."""
         given: list[Mapping[str, Measure | float]] = self.hook.step_metrics(
             experience=self.experience,
             results=self.scored.results,
             truncated=self.scored.rollouts.truncated,
             max_prompt_length=self.config.data.max_prompt_length,
+            responses=responses,
         )
-        for name, each in [item for metrics in given for item in metrics.items()]:
-            self.measured[name] = float(each) if isinstance(each, int | float) else each.value
-        return dict(self.measured), self.take_lines()
+        for metrics in given:
+            self.measured |= metrics
+        return dict(self.measured)
 
     @dispatch("rank_zero", keeps=True)
     def rows(self) -> Experience:
@@ -151,13 +165,19 @@ class Batch:
                 path=path,
                 rollouts=self.scored.rollouts,
                 results=self.scored.results,
-                experience=self.experience,
+                experience=self.first_rows(),
                 tokenizer=self.tokenizer,
                 token_rows=self.config.trainer.log_rollouts_tokens,
             )
         except OSError as error:
             return f"the sample rollouts could not be written: {error}"
         return None if written else "no plugin writes the sample rollouts (pip install corerl-tools)"
+
+    def first_rows(self) -> Experience:
+        """The responses that are written with their tokens, and behind them their branches."""
+        numbers = torch.arange(self.experience.episodes)
+        written = self.experience.of_rows(numbers) < self.config.trainer.log_rollouts_tokens
+        return self.experience.select(written.nonzero().squeeze(1))
 
     @dispatch("rank_zero")
     def end(self) -> None:

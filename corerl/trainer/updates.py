@@ -8,7 +8,7 @@ from corerl.batch.cuts import mini_batches
 from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience
-from corerl.contracts.losses import Mean
+from corerl.contracts.losses import Mean, Measure
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.errors import NonFiniteError
@@ -65,7 +65,7 @@ class Updates:
         whole = step.of_policy.result()
         rows = whole.numbers()
         cut = self.mini_batches(whole, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
-        measured: list[dict[str, Mean]] = []
+        measured: list[Mapping[str, Measure]] = []
         trained: list[int] = []
         annotated: list[Mapping[str, Mean]] = []
         prepared = self._prepared(cut, step.number, measured)
@@ -95,7 +95,7 @@ class Updates:
                 if own.trained.any():
                     yield rows, weighed(whole.select(rows), own, self._config, loss_agg_mode)
 
-    def _prepared(self, cut: MiniBatches, step: int, measured: list[dict[str, Mean]]) -> MiniBatches:
+    def _prepared(self, cut: MiniBatches, step: int, measured: list[Mapping[str, Measure]]) -> MiniBatches:
         """Mini-batches, each just before its update of the policy.
 
         Args:
