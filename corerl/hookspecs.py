@@ -179,6 +179,17 @@ def make_annotator(plan: Any, models: Any) -> "Annotator | None":
 
 
 @hookspec(firstresult=True)
+def make_batch(
+    plan: Any, runtime: Any, folder: Path, models: Any, corrector: Any, annotators: Sequence[Any]
+) -> Any | None:
+    """Make what holds the rows of each step in processes of the runtime; None: the controller holds them.
+
+    It is called as :class:`corerl.trainer.batch.Batch`, and its methods may have one ``submit``, which begins the call
+    (:class:`corerl.contracts.dispatch.Future`). The arguments are :class:`corerl.trainer.plan.Plan`, the runtime, the
+    run's folder, :class:`corerl.trainer.models.Models`, the corrector and the annotators."""
+
+
+@hookspec(firstresult=True)
 def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evaluation | None":
     """Make the evaluation of a run (:mod:`corerl.contracts.evaluations`) on ``plan.val_prompts``.
 

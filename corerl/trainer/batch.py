@@ -1,4 +1,4 @@
-"""The rows of a step and all work on their tokens, in the controller or in the worker of the role ``batch``."""
+"""The rows of a step and all work on their tokens, in the controller or in processes of the runtime."""
 
 import dataclasses
 import operator
@@ -20,14 +20,11 @@ from corerl.contracts.rollout_correctors import Correction, NoCorrector, Partwis
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.objective import estimate, row_factors
-from corerl.registry.parts import resolve_parts
 from corerl.rollout.scored import ScoredRollouts
 from corerl.terminal.notices import say
 from corerl.trainer.nonfinite import NonFiniteGuard
-from corerl.trainer.workers import plugins_of
 
 
 @dataclasses.dataclass
@@ -189,23 +186,6 @@ class Batch:
         """Each line is returned once."""
         lines, self.unsaid[:] = [*self.unsaid], []
         return lines
-
-
-class BatchWorker(Batch):
-    """The batch in a process of its own, with parts of its own."""
-
-    def __init__(self, config: TrainConfig, folder: Path, shape: ModelShape) -> None:
-        plugins = plugins_of(config)
-        guard = make_guard(config, folder, plugins.hook)
-        super().__init__(
-            config,
-            plugins.hook,
-            load_tokenizer(config.model, plugins),
-            resolve_parts(config, plugins.registries).adv_estimator.load(),
-            make_corrector(config, plugins.hook, shape),
-            guard,
-        )
-        guard.say = self.unsaid.append
 
 
 def make_guard(config: TrainConfig, folder: Path, hook: pluggy.HookRelay) -> NonFiniteGuard:

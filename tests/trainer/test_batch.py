@@ -9,7 +9,7 @@ from corerl.contracts.losses import values
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
-from corerl.trainer.batch import BatchWorker
+from corerl_torch.shards.worker import BatchWorker
 
 NAN = float("nan")
 
