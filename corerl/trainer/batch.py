@@ -12,7 +12,6 @@ import torch
 from corerl.batch.cuts import in_prompts
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.dispatch import dispatch
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
 from corerl.contracts.losses import Combined, Measure, masked_mean, values
@@ -31,14 +30,13 @@ from corerl.trainer.nonfinite import NonFiniteGuard
 class Batch:
     """The rows of one step after another; :meth:`take` begins a step, and :meth:`end` frees its rows.
 
-    A caller may be in another process: it gets numbers, and handles of rows that models take (``keeps``). Its calls run
-    in their order, so it begins all calls between two models at once.
+    The trainer's may be in other processes (hook ``make_batch``): it gets numbers, and handles of rows that models
+    take. Calls run in their order, so the trainer begins all calls between two models at once.
 
     Attributes:
         scored, experience: the responses of the step, and the tensors of their rows.
         correction: by rollout correction, once the advantages are estimated.
         measured: metrics of the step so far; a float is of the whole step.
-        unsaid: lines for the terminal that this process cannot print.
     """
 
     config: TrainConfig
@@ -51,16 +49,13 @@ class Batch:
     experience: Experience = dataclasses.field(init=False)
     correction: Correction | None = None
     measured: dict[str, Measure | float] = dataclasses.field(default_factory=dict)
-    unsaid: list[str] = dataclasses.field(default_factory=list)
 
-    @dispatch("rank_zero", keeps=True)
-    def take(self, scored: ScoredRollouts) -> Experience:
-        """Begin a step with these responses; what models read of their rows."""
-        self.scored, self.correction, self.experience = scored, None, scored.experience()
+    def take(self, scored: ScoredRollouts, width: int = 0) -> Experience:
+        """Begin a step with these responses, in at least ``width`` columns; what models read of their rows."""
+        self.scored, self.correction, self.experience = scored, None, scored.experience(width)
         self.measured.clear()
         return self.experience.tokens()
 
-    @dispatch("rank_zero")
     def put(self, role: Literal["actor", "ref", "critic"], outputs: TokenOutputs | None) -> None:
         """Take the outputs of a model before the update. None: the engine's log-probs are the policy's."""
         experience = self.experience
@@ -75,7 +70,6 @@ class Batch:
             if outputs.entropy is not None:
                 self.measured["actor/entropy"] = masked_mean(outputs.entropy, experience.response_mask)
 
-    @dispatch("rank_zero")
     def estimate(self, step: int, lag: int, penalty: KLPenalty | None = None) -> RowNumbers:
         """Estimate advantages of the rewards, less the KL penalty; the rows without samples left out.
 
@@ -101,16 +95,16 @@ class Batch:
         self.correction, means = self.corrector.of_batch(experience, lag)
         self.measured |= {f"rollout_corr/{name}": mean for name, mean in means.items()}
         weights = self.corrector.weights(self.correction)
-        estimated = estimate(self.estimator, experience, batch.components(), weights, batch.turns())
+        turns = batch.turns(experience.response_mask.shape[1])
+        estimated = estimate(self.estimator, experience, batch.components(), weights, turns)
         experience.advantages, experience.returns = estimated
         masked += self.guard.mask_samples(step, experience, batch)
         self.measured["training/nonfinite_samples"] = Combined(float(masked), operator.add)
         return experience.numbers(), means
 
-    @dispatch("rank_zero")
-    def measure(self) -> tuple[dict[str, float], list[str]]:
-        """Metrics of the batch, those of plugins among them; lines for the terminal."""
-        return values(self.measures(len(self.scored))), self.take_lines()
+    def measure(self) -> dict[str, float]:
+        """Metrics of the batch, those of plugins among them."""
+        return values(self.measures(len(self.scored)))
 
     def measures(self, responses: int) -> dict[str, Measure | float]:
         """The metrics as measures of parts, and floats of plugins; ``responses``: of the whole step."""
@@ -125,12 +119,10 @@ class Batch:
             self.measured |= metrics
         return dict(self.measured)
 
-    @dispatch("rank_zero", keeps=True)
     def rows(self) -> Experience:
         """All rows, as the critic trains on them."""
         return dataclasses.replace(self.experience)
 
-    @dispatch("rank_zero", keeps=True)
     def correct(self, *, drops: bool) -> Experience:
         """Make the batch that of the policy: rejected tokens are not trained; its rows.
 
@@ -144,25 +136,26 @@ class Batch:
             mask = mask & in_prompts(numbers.has_advantage, numbers.group_ids)[:, None]
         return dataclasses.replace(self.experience, response_mask=mask)
 
-    @dispatch("rank_zero")
-    def refuse(self, step: int, error: NonFiniteError, rows: Sequence[int]) -> list[str]:
-        """Save the rows of an update that is not finite; lines for the terminal.
+    def refuse(self, step: int, error: NonFiniteError, rows: Sequence[int]) -> None:
+        """Save the rows of an update that is not finite.
 
         Raises:
             NonFiniteError: ``trainer.on_nonfinite`` is not ``skip``.
         """
         self.guard.handle(step, error, rows, self.experience, self.scored)
-        return self.take_lines()
 
-    @dispatch("rank_zero")
     def write_rollouts(self, path: Path) -> str | None:
         """Write the responses by a plugin; None, or why they are not written."""
+        return self.write(path, self.scored, self.first_rows(self.config.trainer.log_rollouts_tokens))
+
+    def write(self, path: Path, scored: ScoredRollouts, experience: Experience) -> str | None:
+        """As :meth:`write_rollouts`; ``experience``: of the first ``trainer.log_rollouts_tokens`` responses."""
         try:
             written = self.hook.write_rollouts(
                 path=path,
-                rollouts=self.scored.rollouts,
-                results=self.scored.results,
-                experience=self.first_rows(),
+                rollouts=scored.rollouts,
+                results=scored.results,
+                experience=experience,
                 tokenizer=self.tokenizer,
                 token_rows=self.config.trainer.log_rollouts_tokens,
             )
@@ -170,22 +163,15 @@ class Batch:
             return f"the sample rollouts could not be written: {error}"
         return None if written else "no plugin writes the sample rollouts (pip install corerl-tools)"
 
-    def first_rows(self) -> Experience:
-        """The responses that are written with their tokens, and behind them their branches."""
-        numbers = torch.arange(self.experience.episodes)
-        written = self.experience.of_rows(numbers) < self.config.trainer.log_rollouts_tokens
-        return self.experience.select(written.nonzero().squeeze(1))
+    def first_rows(self, responses: int) -> Experience:
+        """The rows of the first ``responses``, and behind them their branches."""
+        chosen = self.experience.of_rows(torch.arange(self.experience.episodes)) < responses
+        return self.experience.select(chosen.nonzero().squeeze(1))
 
-    @dispatch("rank_zero")
     def end(self) -> None:
         """Free the rows of the step."""
         del self.scored, self.experience
         self.correction = None
-
-    def take_lines(self) -> list[str]:
-        """Each line is returned once."""
-        lines, self.unsaid[:] = [*self.unsaid], []
-        return lines
 
 
 def make_guard(config: TrainConfig, folder: Path, hook: pluggy.HookRelay) -> NonFiniteGuard:

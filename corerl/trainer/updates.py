@@ -28,8 +28,8 @@ MiniBatches = Iterator[tuple[torch.Tensor, Experience]]
 class Updates:
     """Updates the models with the batch of a step.
 
-    Rows and mini-batches are handles if a worker has the batch. A corrector of mini-batches, a token selector and
-    annotators read tokens, so the controller has the batch of a run with one of them.
+    Rows and mini-batches are handles if other processes have the batch. A corrector of mini-batches, a token selector
+    and annotators read tokens, so the controller has the batch of a run with one of them.
     """
 
     def __init__(
@@ -131,8 +131,7 @@ class Updates:
                 metrics = update(mini_batch)
             except NonFiniteError as error:
                 named = (rows[list(error.rows)] if error.rows else rows).tolist()
-                for line in self._batch.refuse(step.number, error, named):
-                    say(line)
+                self._batch.refuse(step.number, error, named)
                 metrics = {}
             yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
 

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from corerl.contracts.losses import values
-from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
-from corerl_torch.shards.worker import BatchWorker
 
 NAN = float("nan")
 
@@ -26,7 +24,7 @@ def test_samples_that_are_left_out_are_counted_before_and_after_the_advantages(t
         return estimated
 
     made.batch.estimator = third_is_nan
-    rows, (metrics, _) = made.batch.estimate(3, 1), made.batch.measure()
+    rows, metrics = made.batch.estimate(3, 1), made.batch.measure()
     assert metrics["training/nonfinite_samples"] == 2.0
     assert rows.trained.tolist() == [2, 0, 0]
 
@@ -47,19 +45,6 @@ def test_an_update_that_is_not_finite_names_the_step_and_the_samples_or_ends_the
     made.batch.guard.skip = False
     with pytest.raises(NonFiniteError, match="loss is nan; 1 samples"):
         made.batch.refuse(3, NonFiniteError("loss is nan"), [1])
-
-
-def test_a_worker_hands_its_notices_to_the_controller_once(made_up, batch, tmp_path, capsys):
-    config = made_up().config
-    config.trainer.on_nonfinite = "skip"
-    worker = BatchWorker(config, tmp_path, ModelShape(1, 1, 1))
-    scored, _ = batch()
-    worker.take(scored)
-    capsys.readouterr()
-    [line] = worker.refuse(3, NonFiniteError("loss is nan"), [0])
-    assert line.startswith("step 3: loss is nan; 1 samples (response 0 to prompt 0 of 'acme/sums')")
-    worker.take(scored)
-    assert (capsys.readouterr().err, worker.take_lines()) == ("", [])
 
 
 def test_the_numbers_of_rows_are_those_of_their_tensors(batch):
