@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -148,6 +149,39 @@ def estimate(inputs):
 """
 
 
+REGISTERED = """
+@hookimpl
+def register_advantage_estimators(register):
+    register("rows", "./rows.py:estimate", groups_alone=True)
+"""
+
+
+BRANCHING = """
+class Branching:
+    "Two answers, and a third to another prompt, which is a row of its own."
+
+    def __init__(self, context):
+        pass
+
+    async def run(self, task, model):
+        from corerl.contracts.agents import AgentResult
+
+        first = await model.generate(task.prompt_ids, max_tokens=3)
+        if sum(task.prompt_ids) % 3:
+            await model.generate([*b"anew", *task.prompt_ids[:4]], max_tokens=4)
+        last = await model.generate([*task.prompt_ids, *first.token_ids, *b" on"], max_tokens=4)
+        return AgentResult(reward=len(last.text) % 3 + len(first.text) / 7)
+"""
+
+
+UNEVEN = """
+def score(response, ground_truth, data_source, extra_info):
+    if len(response) % 4 == 3:
+        raise ValueError("three")
+    return {"score": float(len(response) % 2), "words": len(response.split())}
+"""
+
+
 def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     code = run(["train", "config.yaml", "runtime.name=ray", "runtime.options.address=127.0.0.1:1"])
     assert code == 1
@@ -238,6 +272,56 @@ class TestOnOneClusterOfFiveCpus:
             other = pq.read_table(there / "rollouts" / file.name, columns=columns)
             assert other.equals(pq.read_table(file, columns=columns)) and any(other["response"].to_pylist())
         assert_only_this_machine_can_connect(Path("listening.txt"))
+
+    @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="three runs under Ray: set CORERL_CHAOS=1")
+    @pytest.mark.parametrize("kind", ["filtered", "agent"])
+    def test_shards_train_bit_for_bit_as_one_process(self, train, kind, capfd):
+        """Failed scores make groups uneven, a filter drops others; episodes have several rows. Unequal shards of 8."""
+        Path("uneven.py").write_text(UNEVEN)
+        Path("branching.py").write_text(BRANCHING)
+        given = ["algorithm.adv_estimator=grpo", "actor.ppo_epochs=2", "trainer.total_training_steps=2"]
+        given += ["trainer.log_rollouts_freq=1", "trainer.log_rollouts_tokens=20", "runtime.name=ray"]
+        given += [
+            "algorithm.rollout_correction={rollout_is: token, rollout_rs: token_k1, rollout_rs_threshold: 1.00001}"
+        ]
+        if kind == "agent":
+            given += ["rollout.agent=./branching.py:Branching", "data.max_response_length=24"]
+        else:
+            given += ["reward.scorer=./uneven.py:score", "algorithm.filter_groups.enable=true"]
+        runs = {workers: train(f"of {workers}", *given, f"rollout.num_workers={workers}") for workers in (1, 2, 3)}
+        assert "one process holds the tokens" not in capfd.readouterr().err
+        one = numbers(runs[1])
+        for workers in (2, 3):
+            assert same_checkpoints(runs[1], runs[workers], FILES[:2])
+            for ours, expected in zip(numbers(runs[workers]), one, strict=True):
+                assert ours.keys() == expected.keys()
+                for name, value in expected.items():
+                    if "seconds" not in name:
+                        assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), (ours["step"], name)
+            for file in sorted((runs[1] / "rollouts").iterdir()):
+                names = [name for name in pq.read_schema(file).names if name not in ("requests", "seconds")]
+                other = pq.read_table(runs[workers] / "rollouts" / file.name, columns=names)
+                assert other.equals(pq.read_table(file, columns=names))
+        rows = pq.read_table(file).to_pylist()
+        if kind == "agent":
+            assert any(row["branches"] for row in rows)
+        else:
+            assert one[-1]["reward/errors/exception/count"] > 0 and one[-1]["rollout_corr/rejected_fraction"] > 0
+
+    @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
+    def test_a_lost_shard_ends_the_run_with_its_name(self, train, capsys):
+        """Of two shards the second ends in its estimator; the run has no restart left."""
+        Path("rows.py").write_text(DEADLY_ROWS.replace("left.is_file()", "os.environ['RANK'] == '1'"))
+        Path("steps.left").write_text("1")
+        registered = MINE + REGISTERED
+        Path("mine.py").write_text(registered)
+        began = time.monotonic()
+        given = ["algorithm.adv_estimator=rows", "actor.use_kl_loss=false", "trainer.max_restarts=0"]
+        with pytest.raises(AssertionError):
+            train("there", *given, "runtime.name=ray", "rollout.num_workers=2")
+        said = capsys.readouterr().err.strip().splitlines()
+        assert any("the batch worker 1 of 2 (process " in line and "died" in line for line in said), said
+        assert time.monotonic() - began < 300
 
     @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="one more run under Ray: set CORERL_CHAOS=1")
     def test_a_run_whose_process_with_the_rows_ends_starts_again(self, train, monkeypatch, capsys):
