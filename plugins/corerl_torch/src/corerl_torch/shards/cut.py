@@ -53,20 +53,24 @@ class Cut:
         """At most so many shards, each of consecutive groups, with about equal numbers of tokens."""
         rollouts = scored.rollouts
         branches = [len(each.branches) for each in rollouts.episodes] if rollouts.episodes else [0] * len(scored)
-        width = max(len(row.completion.token_ids) for row in rollouts.rows())
+        rows, tokens, width = rollouts.rows(), [0] * len(scored), 0
+        for row in rows:
+            response_tokens = len(row.completion.token_ids)
+            tokens[row.episode] += len(row.prompt_ids) + response_tokens
+            width = max(width, response_tokens)
         numbers = torch.tensor(rollouts.group_ids)
         episodes = torch.arange(len(scored)).repeat_interleave(torch.tensor(branches))
         has_branches = bool(len(episodes))
         episodes = torch.cat([torch.arange(len(scored)), episodes])
         parts = list[Part]()
-        for responses in divided(rollouts.group_ids, _tokens(scored), most):
+        for responses in divided(rollouts.group_ids, tokens, most):
             groups = torch.tensor(list(dict.fromkeys(rollouts.group_ids[response] for response in responses)))
             part = Part(len(parts), len(scored), width, has_branches, torch.tensor(responses), groups)
             parts.append(part)
         if len(parts) == 1:  # its groups are not renumbered
             parts[0] = replace(parts[0], groups=torch.arange(int(numbers.max()) + 1))
-        rows = rows_of([part.episodes for part in parts], episodes[len(scored) :])
-        return cls(parts, rows, numbers[episodes], episodes if has_branches else None)
+        of_shards = rows_of([part.episodes for part in parts], episodes[len(scored) :])
+        return cls(parts, of_shards, numbers[episodes], episodes if has_branches else None)
 
     def scored(self, whole: ScoredRollouts) -> list[ScoredRollouts]:
         """The responses of each shard."""
@@ -141,11 +145,3 @@ def add_measures(
         floats |= {name: float(each) for name, each in part.items() if isinstance(each, int | float)}
         add_means(sums, {name: each for name, each in part.items() if not isinstance(each, int | float)})
     return sums, floats
-
-
-def _tokens(scored: ScoredRollouts) -> list[int]:
-    """Of each response, those of its rows."""
-    tokens = [0] * len(scored)
-    for row in scored.rollouts.rows():
-        tokens[row.episode] += len(row.prompt_ids) + len(row.completion.token_ids)
-    return tokens
