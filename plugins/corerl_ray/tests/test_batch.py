@@ -1,6 +1,7 @@
 """The rows of a step in shards, against the rows in one process; the processes are objects here."""
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from corerl.batch.rollouts import Branch, Episode, Rollouts
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
+from corerl.contracts.rollout_correctors import NoCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.data.prompts import Prompt
@@ -21,9 +23,10 @@ from corerl.registry.parts import resolve_parts
 from corerl.rollout.scored import ScoredRollouts
 from corerl.trainer.batch import Batch, make_corrector, make_guard
 from corerl_ray import kept
-from corerl_ray.batch import ShardedBatch
+from corerl_ray.batch import ShardedBatch, make_batch
 from corerl_ray.calls import Member
 from corerl_ray.host import Failure, WorkerHost
+from corerl_ray.runtime import RayRuntime
 from corerl_torch.shards.worker import Shard
 
 SIZES = (3, 1, 4, 2, 2, 5)
@@ -281,3 +284,48 @@ def test_without_responses_to_write_with_tokens_all_texts_are_written(made, tmp_
     batch.take(step := draw(1))
     assert batch.write_rollouts(tmp_path / "step_000001.parquet") is None
     assert pq.read_table(tmp_path / "step_000001.parquet")["response"].to_pylist() == step.rollouts.responses
+
+
+class Spawning(RayRuntime):
+    """Records the role that it would start."""
+
+    def __init__(self):
+        self.roles = []
+
+    def spawn(self, role, worker, *args):
+        self.roles.append(role)
+        return SimpleNamespace(members=[None] * role.workers)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "keys", "shards", "said"),
+    [
+        ("grpo", {"num_workers": 3}, 3, ""),
+        ("grpo", {"num_workers": 64}, 16, ""),
+        ("grpo", {"num_workers": 64, "train_batch_size": 5}, 5, ""),
+        ("gdpo", {"num_workers": 3}, 1, "one process holds the tokens of each step: algorithm.adv_estimator=gdpo\n"),
+        ("gdpo", {"num_workers": 1}, 1, ""),
+        (
+            "grpo",
+            {"num_workers": 3, "kl_penalty": True},
+            None,
+            "the controller holds the tokens of each step: algorithm.use_kl_in_reward\n",
+        ),
+    ],
+)
+def test_a_run_has_as_many_shards_as_workers_and_fewer_by_its_parts(estimator, keys, shards, said, capsys):
+    entry = load_plugins().registries.advantage_estimators.get(estimator)
+    config = TrainConfig(ModelConfig("m"))
+    config.rollout.num_workers = keys["num_workers"]
+    config.data.train_batch_size = keys.get("train_batch_size", 512)
+    parts = SimpleNamespace(
+        adv_estimator=SimpleNamespace(entry=entry),
+        kl_penalty=keys.get("kl_penalty"),
+        policy_loss=SimpleNamespace(load_fact=lambda name: None),
+    )
+    runtime, plan = Spawning(), SimpleNamespace(config=config, parts=parts)
+    given = Path("run"), SimpleNamespace(shape=SHAPE), NoCorrector(), []
+    batch = make_batch(plan, runtime, *given)
+    assert [role.workers for role in runtime.roles] == ([] if shards is None else [shards])
+    assert (batch is None) == (shards is None) and capsys.readouterr().err == said
+    assert make_batch(plan, SimpleNamespace(), *given) is None

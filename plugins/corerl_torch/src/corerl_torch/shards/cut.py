@@ -53,8 +53,8 @@ class Cut:
         """At most so many shards, each of consecutive groups, with about equal numbers of tokens."""
         rollouts = scored.rollouts
         branches = [len(each.branches) for each in rollouts.episodes] if rollouts.episodes else [0] * len(scored)
-        rows, tokens, width = rollouts.rows(), [0] * len(scored), 0
-        for row in rows:
+        tokens, width = [0] * len(scored), 0
+        for row in rollouts.rows():
             response_tokens = len(row.completion.token_ids)
             tokens[row.episode] += len(row.prompt_ids) + response_tokens
             width = max(width, response_tokens)
@@ -69,8 +69,8 @@ class Cut:
             parts.append(part)
         if len(parts) == 1:  # its groups are not renumbered
             parts[0] = replace(parts[0], groups=torch.arange(int(numbers.max()) + 1))
-        of_shards = rows_of([part.episodes for part in parts], episodes[len(scored) :])
-        return cls(parts, of_shards, numbers[episodes], episodes if has_branches else None)
+        rows = rows_of([part.episodes for part in parts], episodes[len(scored) :])
+        return cls(parts, rows, numbers[episodes], episodes if has_branches else None)
 
     def scored(self, whole: ScoredRollouts) -> list[ScoredRollouts]:
         """The responses of each shard."""
