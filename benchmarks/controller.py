@@ -5,7 +5,8 @@
 A run of ``corerl train`` under runtime ``ray``: a rollout worker answers at once, a training worker computes
 nothing. Whatever the controller's process does remains: requests, decoding, scores, padding, old and reference
 log-probs, advantages, metrics, mini-batches. Processor time is of the whole process, all threads, in a step after the
-first. ``batch s`` is that of the process with the rows, which is another one with ``rollout.num_workers=1``.
+first. ``batch s`` is that of each process with rows, other ones with ``rollout.num_workers``: processor, and wall time
+of the calls on the longest.
 """
 
 import argparse
@@ -19,6 +20,17 @@ from typing import Any
 
 from corerl.cli.main import run
 
+ON_A_CLUSTER = """
+import sys
+import ray
+from corerl.cli.main import run
+
+quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+ray.init("local", num_cpus=8, **quiet)  # on paper, whatever this machine has
+code = run(sys.argv[1:])
+ray.shutdown()
+sys.exit(code)
+"""
 PARTS = Path(__file__).with_name("controller_parts.py")
 SECONDS, GIB, MICROSECONDS_A_TOKEN = 1.5, 1.0, 0.02
 """required of a step of 16,384 responses of 1,024 tokens; of its growth with tokens"""
@@ -45,10 +57,10 @@ def measure(folder: Path, responses: int, tokens: int, n: int, overrides: list[s
         folder=folder, prompts=prompts, tokens=tokens, n=n, parts=PARTS, mini_batch=prompts // 4, steps=STEPS
     )
     (folder / "config.yaml").write_text(config)
-    command = [sys.executable, "-m", "corerl", "train", str(folder / "config.yaml"), "--plugin", str(PARTS), *overrides]
+    command = [sys.executable, "-c", ON_A_CLUSTER, "train", str(folder / "config.yaml"), "--plugin", str(PARTS)]
     clocks = folder / f"clocks_{tokens}.txt"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CORERL_BENCHMARK_CLOCKS": str(clocks)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run([*command, *overrides], capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
     [*_, latest] = sorted((folder / "runs").glob("*/*"), key=lambda path: path.stat().st_mtime)
@@ -65,17 +77,20 @@ def measure(folder: Path, responses: int, tokens: int, n: int, overrides: list[s
         "processor_s": last[0] - before[0],
         "us_a_token": 1e6 * (last[0] - before[0]) / responses / tokens,
         "wall_s": last[1] - before[1],
-        "batch_s": _last_step(clocks),
+        "batch_s": _last_step(clocks, 1),
+        "batch_wall_s": max(_last_step(clocks, 2)),
         "peak_gib": last[3] / 2**20,
         "timing_s": timed,
     }
 
 
-def _last_step(clocks: Path) -> float:
-    """Processor seconds between the last two readings of the process with the rows."""
-    *_, before, last = [line.split() for line in clocks.read_text().splitlines()]
-    assert before[0] == last[0], "another process has the rows"
-    return float(last[1]) - float(before[1])
+def _last_step(clocks: Path, column: int) -> list[float]:
+    """Of each process with rows, the seconds between its last two readings of a clock."""
+    readings: dict[str, list[float]] = {}
+    for line in clocks.read_text().splitlines():
+        words = line.split()
+        readings.setdefault(words[0], []).append(float(words[column]))
+    return [round(own[-1] - own[-2], 2) for own in readings.values()]
 
 
 def main() -> None:
@@ -86,8 +101,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the config")
     given = parser.parse_args()
     rows = []
-    heads = f"{'responses':>9} {'tokens':>6} {'processor s':>11} {'us a token':>10} {'batch s':>7}"
-    print(f"{heads} {'wall s':>7} {'peak GiB':>8}")
+    heads = f"{'responses':>9} {'tokens':>6} {'processor s':>11} {'us a token':>10} {'step s':>7} {'peak GiB':>8}"
+    print(f"{heads}  batch s: longest wall, processors")
     with tempfile.TemporaryDirectory(prefix="corerl-controller-") as temporary:
         folder = Path(temporary)
         sizes = ["--operations", "+-", "--max-operand", "99", "--train-size", "4096", "--test-size", "8"]
@@ -100,7 +115,7 @@ def main() -> None:
             rows.append(row)
             print(
                 f"{row['responses']:9} {tokens:6} {row['processor_s']:11.2f} {row['us_a_token']:10.3f} "
-                f"{row['batch_s']:7.2f} {row['wall_s']:7.1f} {row['peak_gib']:8.2f}",
+                f"{row['wall_s']:7.1f} {row['peak_gib']:8.2f}  {row['batch_wall_s']}, {row['batch_s']}",
                 flush=True,
             )
     if len(rows) > 1:

@@ -119,11 +119,38 @@ def register_training_strategies(register: Any) -> None:
 CLOCKS: list[tuple[float, float]] = []
 
 
+BUSY = [0.0]
+"""wall seconds of the calls on the shard in this process"""
+
+
+def watch() -> None:
+    """Count the time of calls on a shard in this process, and of the reading of outputs."""
+    from corerl_ray.kept import KeptOutputs
+    from corerl_torch.shards.worker import Shard
+
+    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **keywords: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(*args, **keywords)
+            finally:
+                BUSY[0] += time.perf_counter() - began
+
+        return call
+
+    for name in ("take_part", "put", "estimate_part", "measure_part", "rows", "correct", "end"):
+        setattr(Shard, name, timed(getattr(Shard, name)))
+    KeptOutputs.value = timed(KeptOutputs.value)  # type: ignore[method-assign]
+
+
 @hookimpl
 def step_metrics() -> None:
-    """The clock of the process with the rows of a step."""
+    """The clocks of a process with rows of a step."""
+    if not BUSY[0]:
+        watch()
+        BUSY[0] = 1e-9
     with Path(os.environ["CORERL_BENCHMARK_CLOCKS"]).open("a") as clocks:
-        clocks.write(f"{os.getpid()} {time.process_time()}\n")
+        clocks.write(f"{os.getpid()} {time.process_time()} {BUSY[0]}\n")
 
 
 @hookimpl

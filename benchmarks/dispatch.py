@@ -23,7 +23,8 @@ from corerl.contracts.dispatch import Place, dispatch
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.runtimes import Role
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl_ray.group import Group
+from corerl_ray.group import Group, keep, pending
+from corerl_ray.kept import KeptRows
 from corerl_ray.options import RayOptions
 from corerl_ray.relay import MOST, RELAY_THREADS, Answer, Order, Relay, Relays, divided
 from corerl_ray.runtime import RayRuntime
@@ -37,7 +38,6 @@ RELAYS = 4
 class Rank:
     """Every rank, and the process of the rows."""
 
-    @dispatch("rank_zero", keeps=True)
     def rows(self, count: int) -> Experience:
         """So many, eight to a prompt, of 3 to 34 tokens."""
         lengths = torch.randint(1, 33, (count,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -71,7 +71,9 @@ class Spent(NamedTuple):
 
 def step(one: Any, ranks: Any, rows: int, *, reads: bool) -> Spent:
     """Of the controller's process; ``reads``: the outputs are read by the process of the rows, as in a run."""
-    whole = one.rows(rows)
+    known, reference = keep(one.members[0], "rows", [rows], {})
+    [numbers] = pending(one, "rows", [known], lambda results: results).result()
+    whole = KeptRows.of([reference], numbers, [torch.arange(rows)])
     quarters = torch.arange(rows).chunk(4)
     start, began = time.process_time(), time.perf_counter()
     for _ in range(2):

@@ -179,6 +179,17 @@ def make_annotator(plan: Any, models: Any) -> "Annotator | None":
 
 
 @hookspec(firstresult=True)
+def make_batch(
+    plan: Any, runtime: Any, folder: Path, models: Any, corrector: Any, annotators: Sequence[Any]
+) -> Any | None:
+    """Make what holds the rows of each step in processes of the runtime; None: the controller holds them.
+
+    It is called as :class:`corerl.trainer.batch.Batch`, and its methods may have one ``submit``, which begins the call
+    (:class:`corerl.contracts.dispatch.Future`). The arguments are :class:`corerl.trainer.plan.Plan`, the runtime, the
+    run's folder, :class:`corerl.trainer.models.Models`, the corrector and the annotators."""
+
+
+@hookspec(firstresult=True)
 def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evaluation | None":
     """Make the evaluation of a run (:mod:`corerl.contracts.evaluations`) on ``plan.val_prompts``.
 
@@ -241,11 +252,13 @@ def step_metrics(
     results: "Sequence[RewardResult]",
     truncated: Sequence[bool],
     max_prompt_length: int,
+    responses: int,
 ) -> "Mapping[str, Measure | float] | None":
     """Metrics of the batch of a training step; ``truncated``: of each response, whether it ended by its length.
 
-    A mean is a :class:`corerl.contracts.losses.Mean`, an extreme or a number of things a ``Combined``: those of parts
-    of a batch add up. Called in the process that has the batch, the controller or a worker."""
+    The arguments are those of a part of the step's batch, which has ``responses``, or of all. A mean is a
+    :class:`corerl.contracts.losses.Mean`, an extreme or a number of things a ``Combined``: those of parts add up. A
+    float is of all. Called in the process that has the part, the controller or a worker."""
 
 
 @hookspec
@@ -278,8 +291,9 @@ def write_rollouts(
 ) -> bool | None:
     """Write sample rollouts to a file, one row a response; True if it is written.
 
-    ``rollouts`` are :class:`corerl.batch.rollouts.Rollouts`. With an experience, the tokens of the first ``token_rows``
-    responses are written too; the tokenizer is a :class:`corerl.contracts.tokenizers.ChatTokenizer`.
+    ``rollouts`` are :class:`corerl.batch.rollouts.Rollouts`. An experience has the first ``token_rows`` responses
+    and their branches, whose tokens are written too; the tokenizer is a
+    :class:`corerl.contracts.tokenizers.ChatTokenizer`.
     """
 
 

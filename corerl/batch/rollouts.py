@@ -220,8 +220,8 @@ class Rollouts:
                 begun.append(min(row.weight_version for row in rows))
         return begun
 
-    def experience(self) -> Experience:
-        """The tensors of the rows (:meth:`rows`)."""
+    def experience(self, width: int = 0) -> Experience:
+        """The tensors of the rows (:meth:`rows`), with at least ``width`` response columns."""
         rows = self.rows()
         experience = collate(
             [row.prompt_ids for row in rows],
@@ -229,6 +229,7 @@ class Rollouts:
             [self.group_ids[row.episode] for row in rows],
             masks=None if self.episodes is None else [row.response_mask or () for row in rows],
             log_probs=[row.completion.log_probs for row in rows],
+            width=width,
         )
         begun = torch.tensor([row.completion.weight_version for row in rows], dtype=torch.int32)
         places = torch.arange(experience.response_mask.shape[1])

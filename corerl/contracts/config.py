@@ -295,8 +295,8 @@ class RolloutConfig:
     agent_timeout: float = option(3600.0, "deadline of one episode of an agent, in seconds; it has no score", gt=0)
     num_workers: int = option(
         0,
-        "processes that play the episodes of an agent, decode and score, beside one more that holds the rows of each "
-        "step, under runtime 'ray' on any node; 0: the controller does",
+        "processes that play the episodes of an agent, decode and score, beside as many, at most 16, with the rows of "
+        "each step, under runtime 'ray' on all nodes; 0: the controller does",
         ge=0,
         le=10_000,
     )

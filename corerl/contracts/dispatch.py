@@ -31,14 +31,10 @@ class Dispatch:
             group's are coroutine functions; calls may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) in the order of the rows.
             ``rank_zero``: every rank returns the same.
-        keeps: of ``rank_zero``: the result, an Experience, stays with the worker; the caller gets a handle of it
-            with the methods ``numbers``, ``select`` and ``weighed``, which a call on any group takes in place of the
-            Experience. The joined outputs of its rows are then a handle, too.
     """
 
     mode: Mode
     merge: Merge = "join"
-    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,11 +69,11 @@ def begin(method: Callable[..., Any], *args: Any, **keywords: Any) -> Future:
     return submit(*args, **keywords) if submit is not None else Done(method(*args, **keywords))
 
 
-def dispatch(mode: Mode, *, merge: Merge = "join", keeps: bool = False) -> Callable[[F], F]:
+def dispatch(mode: Mode, *, merge: Merge = "join") -> Callable[[F], F]:
     """Declare the dispatch of a worker's method, which stays as it is."""
 
     def declare(method: F) -> F:
-        setattr(method, _ATTRIBUTE, Dispatch(mode, merge, keeps))
+        setattr(method, _ATTRIBUTE, Dispatch(mode, merge))
         return method
 
     return declare

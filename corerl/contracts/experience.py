@@ -185,15 +185,17 @@ def collate(
     *,
     masks: Sequence[Sequence[bool]] | None = None,
     log_probs: Sequence[Sequence[float]] | None = None,
+    width: int = 0,
 ) -> Experience:
     """Pad B prompts and responses (token ids) into an Experience.
 
     Args:
+        width: least number T of response columns.
         masks: trained response tokens; None: all.
         log_probs: of the response tokens, from the rollout backend.
     """
     prompt_lengths, response_lengths = _lengths(prompts), _lengths(responses)
-    mask = _mask(response_lengths)
+    mask = torch.arange(max(width, _longest(response_lengths))) < response_lengths[:, None]
     input_ids, width = _pad(prompts, int((prompt_lengths + response_lengths).max()), np.int64), mask.shape[1]
     for own, start, row in zip(input_ids.numpy(), prompt_lengths.tolist(), responses, strict=True):
         own[start : start + len(row)] = row
@@ -213,10 +215,6 @@ def _lengths(rows: Sequence[Sequence[int]]) -> Tensor:
 
 def _longest(lengths: Tensor) -> int:
     return int(lengths.max()) if len(lengths) else 0
-
-
-def _mask(lengths: Tensor) -> Tensor:
-    return torch.arange(int(lengths.max())) < lengths[:, None]
 
 
 def _pad(rows: Sequence[Sequence[float]], width: int, dtype: type[np.generic]) -> Tensor:

@@ -35,10 +35,21 @@ class Claims:
 
 @dataclass(frozen=True)
 class ClaimFacts:
-    """Facts of an advantage estimator or KL type."""
+    """Facts of a KL type."""
 
     claims: Claims | None = fact(
         None, "bias of the expected gradient, and its objective; the conformance kit proves it"
+    )
+
+
+@dataclass(frozen=True)
+class EstimatorFacts(ClaimFacts):
+    """Facts of an advantage estimator."""
+
+    groups_alone: bool = fact(
+        False,
+        "sees some groups of a step in each of several processes (`rollout.num_workers`): the advantages of a group "
+        "depend on its rows alone",
     )
 
 

@@ -59,6 +59,12 @@ def add_means(sums: dict[str, M], metrics: Mapping[str, M]) -> None:
         sums[name] = sums[name] + mean if name in sums else mean
 
 
+def values(metrics: Mapping[str, Measure | float]) -> dict[str, float]:
+    """The values of metrics; the metric of none is left out."""
+    given = {name: Mean(each, 1) if isinstance(each, int | float) else each for name, each in metrics.items()}
+    return {name: each.value for name, each in given.items() if each.count}
+
+
 @dataclass(frozen=True)
 class LossOutput:
     """Per-token terms (b, T) to be minimised, and metrics; a policy loss's ``clipfrac`` becomes ``actor/clipfrac``."""

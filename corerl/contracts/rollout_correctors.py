@@ -1,12 +1,13 @@
 """Rollout correctors: from log-probs of trainer and engine to weights of tokens and the trained tokens."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.facts import Claims
-from corerl.contracts.losses import Mean
+from corerl.contracts.losses import Measure
 
 
 class Correction(NamedTuple):
@@ -32,7 +33,7 @@ class RolloutCorrector(Protocol):
         """Each mini-batch is corrected just before its update."""
         return False
 
-    def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Mean]]:
+    def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, Mapping[str, Measure]]:
         """The correction of a whole batch, or None, and measures of the mismatch.
 
         Args:
@@ -51,9 +52,27 @@ class RolloutCorrector(Protocol):
         """Add the weights to a batch, and remove the rejected tokens from its mask."""
         return
 
-    def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
+    def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> Mapping[str, Measure]:
         """Change a mini-batch if :attr:`acts_on_mini_batches`; ``present``: (b, T), log pi before the update."""
         return {}
+
+
+@runtime_checkable
+class PartwiseCorrector(Protocol):
+    """A corrector that may see a part of a batch, of whole groups; any other sees the whole."""
+
+    @property
+    def takes_parts(self) -> bool:
+        """The corrections of the parts are that of the whole."""
+        ...
+
+    def check(self, measures: Mapping[str, Measure], staleness: int) -> None:
+        """Check the measures of :meth:`RolloutCorrector.of_batch`, of the whole batch; ``of_batch`` does not.
+
+        Raises:
+            RunError: engine and trainer disagree.
+        """
+        ...
 
 
 class NoCorrector(RolloutCorrector):

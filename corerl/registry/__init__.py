@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from corerl.contracts.facts import (
     BackendFacts,
     ClaimFacts,
+    EstimatorFacts,
     LossFacts,
     PolicyLossFacts,
     RewardManagerFacts,
@@ -46,7 +47,7 @@ KINDS = (
         "AdvantageEstimator",
         "algorithm.adv_estimator",
         needs=True,
-        facts=ClaimFacts,
+        facts=EstimatorFacts,
     ),
     _kind("policy_losses", "policy loss", "PolicyLoss", "actor.policy_loss", needs=True, facts=PolicyLossFacts),
     _kind("kl_types", "KL type", "KLType", "actor.kl_loss_type", needs=True, facts=ClaimFacts),

@@ -29,9 +29,13 @@ class ScoredRollouts:
     def __len__(self) -> int:
         return len(self.results)
 
-    def experience(self) -> Experience:
-        """The tensors, each score on its response's last token; a row without a score, or baseline, is masked out."""
-        experience = self.rollouts.experience()
+    def experience(self, width: int = 0) -> Experience:
+        """The tensors, each score on its response's last token; a row without a score, or baseline, is masked out.
+
+        Args:
+            width: least number of response columns.
+        """
+        experience = self.rollouts.experience(width)
         scores, scored = score_tensors(self.results)
         if self.greedy_results is not None:
             greedy_scores, has_baseline = score_tensors(self.greedy_results)
@@ -43,13 +47,13 @@ class ScoredRollouts:
         experience.rewards[torch.arange(len(self)), last] = torch.where(scored, scores, 0.0)
         return experience
 
-    def turns(self) -> Turns | None:
-        """The turns of episodes, for an advantage estimator; None without an agent."""
+    def turns(self, width: int) -> Turns | None:
+        """The turns of episodes in ``width`` response columns, for an advantage estimator; None without an agent."""
         episodes = self.rollouts.episodes
         if episodes is None:
             return None
         rows = self.rollouts.rows()
-        ids = torch.full((len(rows), max(len(row.completion.token_ids) for row in rows)), -1, dtype=torch.int32)
+        ids = torch.full((len(rows), width), -1, dtype=torch.int32)
         rewards = torch.zeros(len(episodes), max(len(episode.turn_rewards) for episode in episodes))
         for number, row in enumerate(rows):
             ids[number, : len(row.turn_ids)] = torch.tensor(row.turn_ids, dtype=torch.int32)

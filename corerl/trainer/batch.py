@@ -1,46 +1,42 @@
-"""The rows of a step and all work on their tokens, in the controller or in the worker of the role ``batch``."""
+"""The rows of a step and all work on their tokens, in the controller or in processes of the runtime."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import pluggy
+import torch
 
 from corerl.batch.cuts import in_prompts
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.dispatch import dispatch
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
-from corerl.contracts.losses import Measure, masked_mean
-from corerl.contracts.rollout_correctors import Correction, NoCorrector, RolloutCorrector
+from corerl.contracts.losses import Combined, Measure, masked_mean, values
+from corerl.contracts.rollout_correctors import Correction, NoCorrector, PartwiseCorrector, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.objective import estimate, row_factors
-from corerl.registry.parts import resolve_parts
 from corerl.rollout.scored import ScoredRollouts
-from corerl.telemetry.metrics import merge_means
 from corerl.terminal.notices import say
 from corerl.trainer.nonfinite import NonFiniteGuard
-from corerl.trainer.workers import plugins_of
 
 
 @dataclasses.dataclass
 class Batch:
     """The rows of one step after another; :meth:`take` begins a step, and :meth:`end` frees its rows.
 
-    A caller may be in another process: it gets numbers, and handles of rows that models take (``keeps``). Its calls run
-    in their order, so it begins all calls between two models at once.
+    The trainer's may be in other processes (hook ``make_batch``): it gets numbers, and handles of rows that models
+    take. Calls run in their order, so the trainer begins all calls between two models at once.
 
     Attributes:
         scored, experience: the responses of the step, and the tensors of their rows.
         correction: by rollout correction, once the advantages are estimated.
-        measured: metrics of the step so far.
-        unsaid: lines for the terminal that this process cannot print.
+        measured: metrics of the step so far; a float is of the whole step.
     """
 
     config: TrainConfig
@@ -52,17 +48,14 @@ class Batch:
     scored: ScoredRollouts = dataclasses.field(init=False)
     experience: Experience = dataclasses.field(init=False)
     correction: Correction | None = None
-    measured: dict[str, float] = dataclasses.field(default_factory=dict)
-    unsaid: list[str] = dataclasses.field(default_factory=list)
+    measured: dict[str, Measure | float] = dataclasses.field(default_factory=dict)
 
-    @dispatch("rank_zero", keeps=True)
-    def take(self, scored: ScoredRollouts) -> Experience:
-        """Begin a step with these responses; what models read of their rows."""
-        self.scored, self.correction, self.experience = scored, None, scored.experience()
+    def take(self, scored: ScoredRollouts, width: int = 0) -> Experience:
+        """Begin a step with these responses, in at least ``width`` columns; what models read of their rows."""
+        self.scored, self.correction, self.experience = scored, None, scored.experience(width)
         self.measured.clear()
         return self.experience.tokens()
 
-    @dispatch("rank_zero")
     def put(self, role: Literal["actor", "ref", "critic"], outputs: TokenOutputs | None) -> None:
         """Take the outputs of a model before the update. None: the engine's log-probs are the policy's."""
         experience = self.experience
@@ -75,10 +68,8 @@ class Batch:
         else:
             experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
             if outputs.entropy is not None:
-                entropy = {"entropy": masked_mean(outputs.entropy, experience.response_mask)}
-                self.measured |= merge_means([entropy], "actor")
+                self.measured["actor/entropy"] = masked_mean(outputs.entropy, experience.response_mask)
 
-    @dispatch("rank_zero")
     def estimate(self, step: int, lag: int, penalty: KLPenalty | None = None) -> RowNumbers:
         """Estimate advantages of the rewards, less the KL penalty; the rows without samples left out.
 
@@ -89,37 +80,49 @@ class Batch:
             NonFiniteError: there are samples with a number that is not finite, and they are not to be skipped.
             RunError: engine and trainer disagree.
         """
+        numbers, means = self.estimate_rows(step, lag, penalty)
+        if isinstance(self.corrector, PartwiseCorrector):
+            self.corrector.check(means, lag)
+        return numbers
+
+    def estimate_rows(
+        self, step: int, lag: int, penalty: KLPenalty | None = None
+    ) -> tuple[RowNumbers, Mapping[str, Measure]]:
+        """As :meth:`estimate`, and measures of the mismatch, which are not checked."""
         batch, experience = self.scored, self.experience
         masked = self.guard.mask_samples(step, experience, batch)
         self.measured |= {} if penalty is None else penalty.subtract(experience)
         self.correction, means = self.corrector.of_batch(experience, lag)
-        self.measured |= merge_means([means], "rollout_corr")
+        self.measured |= {f"rollout_corr/{name}": mean for name, mean in means.items()}
         weights = self.corrector.weights(self.correction)
-        estimated = estimate(self.estimator, experience, batch.components(), weights, batch.turns())
+        turns = batch.turns(experience.response_mask.shape[1])
+        estimated = estimate(self.estimator, experience, batch.components(), weights, turns)
         experience.advantages, experience.returns = estimated
         masked += self.guard.mask_samples(step, experience, batch)
-        self.measured["training/nonfinite_samples"] = float(masked)
-        return experience.numbers()
+        self.measured["training/nonfinite_samples"] = Combined(float(masked), operator.add)
+        return experience.numbers(), means
 
-    @dispatch("rank_zero")
-    def measure(self) -> tuple[dict[str, float], list[str]]:
-        """Metrics of the batch, those of plugins among them; lines for the terminal."""
+    def measure(self) -> dict[str, float]:
+        """Metrics of the batch, those of plugins among them."""
+        return values(self.measures(len(self.scored)))
+
+    def measures(self, responses: int) -> dict[str, Measure | float]:
+        """The metrics as measures of parts, and floats of plugins; ``responses``: of the whole step."""
         given: list[Mapping[str, Measure | float]] = self.hook.step_metrics(
             experience=self.experience,
             results=self.scored.results,
             truncated=self.scored.rollouts.truncated,
             max_prompt_length=self.config.data.max_prompt_length,
+            responses=responses,
         )
-        for name, each in [item for metrics in given for item in metrics.items()]:
-            self.measured[name] = float(each) if isinstance(each, int | float) else each.value
-        return dict(self.measured), self.take_lines()
+        for metrics in given:
+            self.measured |= metrics
+        return dict(self.measured)
 
-    @dispatch("rank_zero", keeps=True)
     def rows(self) -> Experience:
         """All rows, as the critic trains on them."""
         return dataclasses.replace(self.experience)
 
-    @dispatch("rank_zero", keeps=True)
     def correct(self, *, drops: bool) -> Experience:
         """Make the batch that of the policy: rejected tokens are not trained; its rows.
 
@@ -133,25 +136,26 @@ class Batch:
             mask = mask & in_prompts(numbers.has_advantage, numbers.group_ids)[:, None]
         return dataclasses.replace(self.experience, response_mask=mask)
 
-    @dispatch("rank_zero")
-    def refuse(self, step: int, error: NonFiniteError, rows: Sequence[int]) -> list[str]:
-        """Save the rows of an update that is not finite; lines for the terminal.
+    def refuse(self, step: int, error: NonFiniteError, rows: Sequence[int]) -> None:
+        """Save the rows of an update that is not finite.
 
         Raises:
             NonFiniteError: ``trainer.on_nonfinite`` is not ``skip``.
         """
         self.guard.handle(step, error, rows, self.experience, self.scored)
-        return self.take_lines()
 
-    @dispatch("rank_zero")
     def write_rollouts(self, path: Path) -> str | None:
         """Write the responses by a plugin; None, or why they are not written."""
+        return self.write(path, self.scored, self.first_rows(self.config.trainer.log_rollouts_tokens))
+
+    def write(self, path: Path, scored: ScoredRollouts, experience: Experience) -> str | None:
+        """As :meth:`write_rollouts`; ``experience``: of the first ``trainer.log_rollouts_tokens`` responses."""
         try:
             written = self.hook.write_rollouts(
                 path=path,
-                rollouts=self.scored.rollouts,
-                results=self.scored.results,
-                experience=self.experience,
+                rollouts=scored.rollouts,
+                results=scored.results,
+                experience=experience,
                 tokenizer=self.tokenizer,
                 token_rows=self.config.trainer.log_rollouts_tokens,
             )
@@ -159,33 +163,15 @@ class Batch:
             return f"the sample rollouts could not be written: {error}"
         return None if written else "no plugin writes the sample rollouts (pip install corerl-tools)"
 
-    @dispatch("rank_zero")
+    def first_rows(self, responses: int) -> Experience:
+        """The rows of the first ``responses``, and behind them their branches."""
+        chosen = self.experience.of_rows(torch.arange(self.experience.episodes)) < responses
+        return self.experience.select(chosen.nonzero().squeeze(1))
+
     def end(self) -> None:
         """Free the rows of the step."""
         del self.scored, self.experience
         self.correction = None
-
-    def take_lines(self) -> list[str]:
-        """Each line is returned once."""
-        lines, self.unsaid[:] = [*self.unsaid], []
-        return lines
-
-
-class BatchWorker(Batch):
-    """The batch in a process of its own, with parts of its own."""
-
-    def __init__(self, config: TrainConfig, folder: Path, shape: ModelShape) -> None:
-        plugins = plugins_of(config)
-        guard = make_guard(config, folder, plugins.hook)
-        super().__init__(
-            config,
-            plugins.hook,
-            load_tokenizer(config.model, plugins),
-            resolve_parts(config, plugins.registries).adv_estimator.load(),
-            make_corrector(config, plugins.hook, shape),
-            guard,
-        )
-        guard.say = self.unsaid.append
 
 
 def make_guard(config: TrainConfig, folder: Path, hook: pluggy.HookRelay) -> NonFiniteGuard:

@@ -13,11 +13,10 @@ import torch
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.contracts.adapters import hold_reference
-from corerl.contracts.annotators import Annotator, ModelRole
+from corerl.contracts.annotators import ModelRole
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -27,7 +26,7 @@ from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry
 from corerl.registry.parts import Parts
 from corerl.rollout.engines import Engines
-from corerl.rollout.episode_workers import KEY, EpisodeWorker, WorkerEpisodes, episode_role
+from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
 from corerl.rollout.episodes import Episodes, make_episodes
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
@@ -38,7 +37,7 @@ from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, openers
 from corerl.terminal.notices import say
-from corerl.trainer.batch import Batch, BatchWorker, make_corrector, make_guard
+from corerl.trainer.batch import Batch, make_corrector, make_guard
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.fit import fit
 from corerl.trainer.loop import Trainer
@@ -163,13 +162,9 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     stack.callback(engines.close)
     corrector = make_corrector(config, hook, models.shape)
     annotators = hook.make_annotator(plan=plan, models=models)
-    readers = _readers_of_tokens(parts, corrector, annotators)
-    if config.rollout.num_workers and not readers:
-        role = Role("batch", KEY, "batch", distributed=False, workers=1)
-        batch: Batch = runtime.spawn(role, BatchWorker, config, run.folder, models.shape)
-    else:
-        if config.rollout.num_workers:
-            say(f"the controller holds the tokens of each step: {', '.join(readers)}")
+    elsewhere = {"folder": run.folder, "models": models, "corrector": corrector, "annotators": annotators}
+    batch: Batch | None = hook.make_batch(plan=plan, runtime=runtime, **elsewhere)
+    if batch is None:
         guard = make_guard(config, run.folder, hook)
         batch = Batch(config, hook, plan.tokenizer, parts.adv_estimator.load(), corrector, guard)
     records = Records(run, log, _checkpoint_store(run, plan.tokenizer))
@@ -265,17 +260,6 @@ def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
         model_files=tokenizer.model_files(),
         timeout=trainer.save_timeout,
     )
-
-
-def _readers_of_tokens(parts: Parts, corrector: RolloutCorrector, annotators: Sequence[Annotator]) -> list[str]:
-    """Parts of a run that read tokens of a step in the controller, which then holds the batch."""
-    readers = {
-        "algorithm.use_kl_in_reward": parts.kl_penalty is not None,
-        "algorithm.rollout_correction.bypass_mode": corrector.acts_on_mini_batches,
-        "actor.policy_loss, which selects tokens of a mini-batch": parts.policy_loss.load_fact("select_tokens"),
-        "annotators of mini-batches": annotators,
-    }
-    return [name for name, reads in readers.items() if reads]
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:

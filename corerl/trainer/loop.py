@@ -11,7 +11,6 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.errors import EngineDeadError, RunError
 from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
-from corerl.terminal.notices import say
 from corerl.trainer.batch import Batch
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.models import Models
@@ -27,7 +26,7 @@ class Trainer:
     """One controller: it calls the workers and holds nothing that they hold.
 
     Attributes:
-        batch: the rows of the step; a group if a worker has them.
+        batch: the rows of the step, here or in other processes.
         kl_penalty: in the reward; None unless ``algorithm.use_kl_in_reward``.
         evaluation: None without validation prompts.
         workers: role -> workers, for the hook ``around_step``.
@@ -131,10 +130,7 @@ class Trainer:
                 each.result()
             step.rows = estimated.result()
         with step.part("metrics"):
-            metrics, lines = measured.result()
-        step.metrics |= metrics
-        for line in lines:
-            say(line)
+            step.metrics |= measured.result()
 
     def begin_updates(self, step: Step) -> None:
         """Ask for the rows of the updates: those of the critic before the policy's are corrected."""

@@ -28,12 +28,14 @@ class NonFiniteGuard:
         skip: ``trainer.on_nonfinite`` is ``skip``.
         hook: of the run's plugins, one of which writes ``rollouts.parquet``.
         say: prints a notice.
+        number: of a response of the batch, its number in the step.
     """
 
     folder: Path
     skip: bool
     hook: pluggy.HookRelay
     say: Callable[[str], None] = say
+    number: Callable[[int], int] = int
 
     def mask_samples(self, step: int, experience: Experience, batch: ScoredRollouts) -> int:
         """Take rows with a number that is not finite out of the batch; how many there are.
@@ -72,11 +74,15 @@ class NonFiniteGuard:
             self._write(folder, named, rows, experience, batch)
         except (OSError, SafetensorError) as problem:
             where = f"could not be saved: {problem}"
-        names = ", ".join(_name(batch, sample) for sample in named[:4]) + (", …" if len(named) > 4 else "")
+        names = ", ".join(self._name(batch, sample) for sample in named[:4]) + (", …" if len(named) > 4 else "")
         message = f"{error}; {len(named)} samples ({names}) {where}"
         if not self.skip:
             raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip leaves them out", rows) from error
         self.say(f"step {step}: {message}")
+
+    def _name(self, batch: ScoredRollouts, row: int) -> str:
+        prompt = batch.rollouts.prompts[row]
+        return f"response {self.number(row)} to prompt {prompt.index} of '{prompt.data_source}'"
 
     def _write(
         self, folder: Path, samples: Sequence[int], rows: Sequence[int], experience: Experience, batch: ScoredRollouts
@@ -105,8 +111,3 @@ def _reasons(experience: Experience) -> dict[str, list[int]]:
             if bad.any():
                 reasons[name] = bad.nonzero().squeeze(1).tolist()
     return reasons
-
-
-def _name(batch: ScoredRollouts, row: int) -> str:
-    prompt = batch.rollouts.prompts[row]
-    return f"response {row} to prompt {prompt.index} of '{prompt.data_source}'"

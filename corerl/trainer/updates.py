@@ -8,7 +8,7 @@ from corerl.batch.cuts import mini_batches
 from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience
-from corerl.contracts.losses import Mean
+from corerl.contracts.losses import Mean, Measure
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.errors import NonFiniteError
@@ -28,8 +28,8 @@ MiniBatches = Iterator[tuple[torch.Tensor, Experience]]
 class Updates:
     """Updates the models with the batch of a step.
 
-    Rows and mini-batches are handles if a worker has the batch. A corrector of mini-batches, a token selector and
-    annotators read tokens, so the controller has the batch of a run with one of them.
+    Rows and mini-batches are handles if other processes have the batch. A corrector of mini-batches, a token selector
+    and annotators read tokens, so the controller has the batch of a run with one of them.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Updates:
         whole = step.of_policy.result()
         rows = whole.numbers()
         cut = self.mini_batches(whole, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
-        measured: list[dict[str, Mean]] = []
+        measured: list[Mapping[str, Measure]] = []
         trained: list[int] = []
         annotated: list[Mapping[str, Mean]] = []
         prepared = self._prepared(cut, step.number, measured)
@@ -95,7 +95,7 @@ class Updates:
                 if own.trained.any():
                     yield rows, weighed(whole.select(rows), own, self._config, loss_agg_mode)
 
-    def _prepared(self, cut: MiniBatches, step: int, measured: list[dict[str, Mean]]) -> MiniBatches:
+    def _prepared(self, cut: MiniBatches, step: int, measured: list[Mapping[str, Measure]]) -> MiniBatches:
         """Mini-batches, each just before its update of the policy.
 
         Args:
@@ -131,8 +131,7 @@ class Updates:
                 metrics = update(mini_batch)
             except NonFiniteError as error:
                 named = (rows[list(error.rows)] if error.rows else rows).tolist()
-                for line in self._batch.refuse(step.number, error, named):
-                    say(line)
+                self._batch.refuse(step.number, error, named)
                 metrics = {}
             yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
 

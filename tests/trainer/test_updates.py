@@ -98,6 +98,7 @@ def test_an_update_that_is_not_finite_is_left_out_counted_and_its_samples_are_na
 def corrected(made, experience, staleness):
     """What a step does with its batch; the metrics."""
     correction, means = made.batch.corrector.of_batch(experience, staleness)
+    made.batch.corrector.check(means, staleness)
     made.batch.corrector.apply(correction, experience)
     return merge_means([means], "rollout_corr")
 

@@ -13,6 +13,7 @@ from corerl.cli.common import load_train_config
 from corerl.contracts.config import AlgorithmConfig, ModelConfig, RolloutCorrectionConfig, TrainConfig
 from corerl.contracts.losses import Mean
 from corerl.errors import ConfigError, RunError
+from corerl.telemetry.metrics import merge_means
 from corerl_correction.correction import check_agreement, correct, largest_difference, mismatch, resolve_level
 from corerl_correction.rules import violations
 
@@ -312,6 +313,11 @@ def test_measures_do_not_depend_on_the_blocks_in_which_they_are_summed(monkeypat
     assert {name: float(mean.count) for name, mean in cut.items()} == {
         name: float(mean.count) for name, mean in whole.items()
     }
+    of_parts = [
+        mismatch(old[rows], rollout[rows], mask[rows], RolloutCorrectionConfig(rollout_is=level))
+        for rows in (slice(0, 4), slice(4, 9), slice(9, 19))
+    ]
+    assert merge_means(of_parts) == pytest.approx(merge_means([whole]), rel=1e-5, abs=1e-7)
     assert {name: mean.value for name, mean in cut.items()} == pytest.approx(
         {name: mean.value for name, mean in whole.items()}, rel=1e-5, abs=1e-7
     )

@@ -78,9 +78,10 @@ def test_rejection_alone_gives_weights_of_one_and_zero():
 
 def test_without_a_rule_nothing_is_weighted_but_a_disagreement_stops():
     corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.01)
+    correction, means = corrector.of_batch(experience(), staleness=0)
     with pytest.raises(RunError, match=r"max_log_prob_diff=0\.01 is the most"):
-        corrector.of_batch(experience(), staleness=0)
-    correction, means = corrector.of_batch(experience(), staleness=1)
+        corrector.check(means, staleness=0)
+    corrector.check(means, staleness=1)
     assert corrector.weights(correction) is None and "rejected_fraction" not in means
 
 

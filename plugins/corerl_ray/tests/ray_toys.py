@@ -92,7 +92,6 @@ class Toy:
     def echo(self, batch):
         return TokenOutputs(log_probs=batch.rollout_log_probs)
 
-    @dispatch("rank_zero", keeps=True)
     def kept(self, batch):
         return batch
 
@@ -327,8 +326,22 @@ class Engine:
 
 def each(group, name):
     """The results of a method without arguments, of every worker of a group."""
-    method = getattr(group, name)
-    return method._pending([method._call(member, (), {}) for member in group.members], list).result()
+    from corerl_ray.group import call, pending
+
+    return pending(group, name, [call(member, name, (), {}) for member in group.members], list).result()
+
+
+def kept_rows(group, batch, *shards):
+    """A handle of rows that workers keep: each shard, rows of the batch, at another worker; without, all at one."""
+    import torch
+
+    from corerl_ray.group import keep, pending
+    from corerl_ray.kept import KeptRows
+
+    rows = [torch.tensor(own) for own in shards] or [torch.arange(len(batch))]
+    begun = [keep(group.members[place], "kept", [batch.select(own)], {}) for place, own in enumerate(rows)]
+    pending(group, "kept", [call for call, _ in begun], list).result()
+    return KeptRows.of([reference for _, reference in begun], batch.numbers(), rows)
 
 
 def corrupt(host):

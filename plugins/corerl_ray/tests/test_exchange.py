@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from ray_toys import ENGINE, SECONDS, Many, request
+from ray_toys import ENGINE, SECONDS, Many, each, request
 
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.runtimes import Role
@@ -36,8 +36,7 @@ def running(group):
 
 
 def under_way(group):
-    method = group.names
-    return method._pending([method._call(member, (), {}) for member in group.members], list).result()
+    return each(group, "names")
 
 
 def ask(rollout, names, finished):

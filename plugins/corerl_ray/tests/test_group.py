@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
-from ray_toys import LONE, TOY, Pair, Toy, WithTorch, each
+from ray_toys import LONE, TOY, Pair, Toy, WithTorch, each, kept_rows
 
 from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, NonFiniteError
@@ -66,13 +66,17 @@ def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, 
     assert each(group, "seen") == [[[3]]] * size
 
 
-def test_rows_that_a_worker_keeps_reach_all_workers_and_their_outputs_stay_for_it(group, batch):
-    kept = group.kept(batch)
+@pytest.mark.parametrize("shards", [[], [[0, 1, 2], [3, 4]], [[4, 1], [0, 3, 2]]], ids=["one", "two", "mixed"])
+def test_rows_that_workers_keep_reach_all_workers_and_their_outputs_stay_for_them(group, batch, shards):
+    kept = kept_rows(group, batch, *shards)
     assert torch.equal(kept.numbers().lengths, batch.lengths)
     for given, expected in ((kept, batch), (kept.select(chosen := torch.tensor([3, 1])), batch.select(chosen))):
         outputs = group.forward(given, ["log_probs"])
         assert not hasattr(outputs, "log_probs")
-        assert group.read(outputs) == group.forward(expected, ["log_probs"]).log_probs.tolist()
+        whole = group.forward(expected, ["log_probs"]).log_probs
+        assert group.read(outputs) == whole.tolist()
+        for own in (torch.arange(len(expected)), torch.tensor([1]), torch.tensor([1, 0])):
+            assert group.read(outputs.of(own)) == whole[own].tolist()
         assert group.update(given)["weight"] == 7.0
     with pytest.raises(NonFiniteError) as caught:
         group.update(kept, bad={1, 4})

@@ -60,13 +60,17 @@ def test_tokens_of_a_lost_machine_are_those_of_a_lost_worker(monkeypatch, comple
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["alone", "by a relay"])
-def test_rows_of_a_handle_have_their_loss_weights_on_every_rank(monkeypatch, packed):
+@pytest.mark.parametrize("shards", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[3, 1], [2], [0]]])
+def test_rows_of_a_handle_have_their_loss_weights_on_every_rank(monkeypatch, packed, shards):
     """Those of the same rows of the Experience; a rank without rows has a filler that counts nowhere."""
     whole = collate([[1]] * 4, [[2] * length for length in (5, 1, 3, 2)], [0, 0, 1, 1])
     whole.response_mask[0, 2:] = False
-    monkeypatch.setattr(kept, "ray", SimpleNamespace(get={"there": whole}.get))
+    shards = [torch.tensor(own) for own in shards]
+    stored = {f"shard {number}": whole.select(own) for number, own in enumerate(shards)}
+    monkeypatch.setattr(kept, "ray", SimpleNamespace(get=lambda references: [*map(stored.get, references)]))
     rows, factors = torch.tensor([3, 0, 2]), torch.tensor([0.5, 0.25, 1 / 3], dtype=torch.float64)
-    handle, expected = (each.select(rows).weighed(factors) for each in (kept.KeptRows("there", whole.numbers()), whole))
+    handle = kept.KeptRows.of([*stored], whole.numbers(), shards)
+    handle, expected = (each.select(rows).weighed(factors) for each in (handle, whole))
     further = torch.tensor([2, 1])
     for given, own in ((handle, expected), (handle.select(further), expected.select(further))):
         for ranks in (1, 2, 4):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from ray_toys import TOY, Pair, Toy, each
+from ray_toys import TOY, Pair, Toy, each, kept_rows
 
 from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, DeadlineError, NonFiniteError, RunError, WorkerDiedError
@@ -37,20 +37,20 @@ def same(direct, relayed, batch):
     each(direct, "seen")
     seen = []
     for group in (direct, relayed):
-        kept = group.kept(batch)
+        kept, parts = kept_rows(group, batch), kept_rows(direct, batch, [4, 1], [0, 3, 2])
         outputs = [
             group.all_ranks("x"),
             group.rank_zero(),
             [group.forward(rows, ["log_probs"]).log_probs.tolist() for rows in (batch, chosen)],
             [
                 group.read(group.forward(rows, ["values", "log_probs"]))
-                for rows in (kept, kept.select(torch.tensor([3, 1])))
+                for rows in (kept, kept.select(torch.tensor([3, 1])), parts, parts.select(torch.tensor([3, 1])))
             ],
-            [group.update(rows) for rows in (batch, kept)],
+            [group.update(rows) for rows in (batch, kept, parts)],
             [group.doubled(list(range(count))) for count in (5, 1, 0)],
             [future.result() for future in [group.all_ranks.submit(number) for number in range(3)]],
         ]
-        for rows in (batch, kept):
+        for rows in (batch, kept, parts):
             with pytest.raises(NonFiniteError) as caught:
                 group.update(rows, bad={1, 4})
             outputs.append((str(caught.value), caught.value.rows))

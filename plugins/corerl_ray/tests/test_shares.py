@@ -1,14 +1,16 @@
 """Splitting by data-parallel rank and putting together again."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corerl.contracts.experience import collate
+from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
-from corerl_ray.shares import split
+from corerl_ray.shares import rows_from, split
 from corerl_torch.balance import IMBALANCE, balance
 
 sizes = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=40)
@@ -158,3 +160,30 @@ def test_rows_of_a_unit_are_in_one_share(lengths, ranks):
     assert sorted(row for share in shares for row in share.rows.tolist()) == list(range(len(lengths)))
     held = [set(batch.unit_ids[share.rows].tolist()) for share in shares]
     assert sum(map(len, held)) == len(set(batch.unit_ids.tolist()))
+
+
+@pytest.mark.parametrize("recorded", [(0, 1, 2, 3, 4), (0, 3)], ids=["all", "some"])
+def test_rows_of_several_experiences_have_their_columns(recorded):
+    """A shard whose responses have no values lacks the column."""
+    whole = collate([[1]] * 5, [[2] * length for length in (3, 1, 4, 2, 2)], [0, 0, 1, 1, 1])
+    lengths = whole.lengths.tolist()
+    values = [
+        TokenValues(np.arange(row, row + tokens, dtype=np.float32), np.ones(tokens, np.int32))
+        if row in recorded
+        else None
+        for row, tokens in enumerate(lengths)
+    ]
+    whole.columns["top"] = TokenColumn.collate(values, lengths)
+    shards = [torch.tensor(own) for own in ([0, 3], [4, 1], [2])]
+    parts = [whole.select(own) for own in shards]
+    for own, part in zip(shards, parts, strict=True):
+        if not {*own.tolist()} & {*recorded}:
+            part.columns.clear()
+    order = torch.tensor([2, 4, 0, 1, 3])
+    places = torch.tensor([[*own].index(row) for row in order for own in shards if row in own])
+    rows = [torch.tensor([place for place, row in enumerate(order) if row in own]) for own in shards]
+    found, expected = rows_from(parts, rows, places), whole.select(order)
+    for name, tensor in expected.tensors().items():
+        assert torch.equal(getattr(found, name), tensor), name
+    assert torch.equal(found.columns["top"].values, expected.columns["top"].values)
+    assert torch.equal(found.columns["top"].counts, expected.columns["top"].counts)

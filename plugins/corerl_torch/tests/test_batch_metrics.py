@@ -22,8 +22,8 @@ def test_step_metrics_by_hand():
     batch.rollout_log_probs = torch.log(torch.tensor([[0.5, 1.0, 1.0], [0.25, 0.5, 0.75]]))
     batch.old_log_probs = torch.log(torch.tensor([[0.4, 1.0, 1.0], [0.25, 0.2, 0.75]]))
     results = [RewardResult(1.0, {"format": 1.0}), RewardResult(0.5)]
-    metrics = merge_means([step_metrics(batch, results, [False, True], max_prompt_length=2)])
-    cut = [(batch.select(torch.tensor([row])), results[row : row + 1], [row == 1], 2) for row in (0, 1)]
+    metrics = merge_means([step_metrics(batch, results, [False, True], max_prompt_length=2, responses=2)])
+    cut = [(batch.select(torch.tensor([row])), results[row : row + 1], [row == 1], 2, 2) for row in (0, 1)]
     of_parts = merge_means(step_metrics(*part) for part in cut)
     assert metrics == pytest.approx(of_parts | {"reward/groups_without_spread": 0.0}, abs=1e-6)  # of whole groups
     metrics |= sequence_length_metrics(batch.lengths, 2)
@@ -72,9 +72,9 @@ def test_balanced_lengths_are_of_the_shares_that_ranks_get(ranks, most, fewest):
 
 def test_failed_samples_are_counted_by_kind():
     failures = [RewardResult(None, error="x", error_kind=kind) for kind in ("timeout", "crash", "timeout", None)]
-    metrics = score_metrics([*failures, *[RewardResult(1.0)] * 4])
-    values = {name: getattr(each, "value", each) for name, each in metrics.items() if "errors" in name}
-    assert values == {
+    parts = failures[:1], [*failures[1:], *[RewardResult(1.0)] * 2], [RewardResult(1.0)] * 2
+    found = merge_means(score_metrics(part, 8) for part in parts)
+    assert {name: value for name, value in found.items() if "errors" in name} == {
         "reward/errors/crash/count": 1.0,
         "reward/errors/crash/rate": 0.125,
         "reward/errors/other/count": 1.0,
@@ -85,5 +85,5 @@ def test_failed_samples_are_counted_by_kind():
 
 
 def test_failed_samples_are_in_no_score_and_are_counted():
-    metrics = step_metrics(experience(), [RewardResult(1.0), RewardResult(None, error="x")], [False, False], 9)
+    metrics = step_metrics(experience(), [RewardResult(1.0), RewardResult(None, error="x")], [False, False], 9, 2)
     assert (metrics["critic/score/mean"].value, metrics["reward/error_ratio"].value) == (1.0, 0.5)

@@ -50,7 +50,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import RolloutCorrectionConfig
-from corerl.contracts.losses import Mean, add_means
+from corerl.contracts.losses import Mean, Measure, add_means
 from corerl.contracts.rollout_correctors import Correction
 from corerl.errors import RunError
 from corerl_correction.rejection import Rule, rejection_rules
@@ -81,7 +81,7 @@ def largest_difference(dtype: torch.dtype, layers: int, temperature: float, *, q
     return (1.0 if quantized else of_a_layer * math.sqrt(layers)) / min(1.0, temperature)
 
 
-def check_agreement(means: Mapping[str, Mean], staleness: float, most: float) -> None:
+def check_agreement(means: Mapping[str, Measure], staleness: float, most: float) -> None:
     """
     Args:
         means: from :func:`mismatch`.
@@ -134,7 +134,7 @@ def correct(
 
 def mismatch(
     old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
-) -> dict[str, Mean]:
+) -> dict[str, Measure]:
     """The distance of the two policies on the sampled tokens, before any correction.
 
     ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token; ``log_prob_abs_diff`` = |lr|.
@@ -149,8 +149,28 @@ def mismatch(
     squares = sums.pop("squares", Mean(0.0, 0))
     if not squares.count:
         return {}
-    effective = sums["rollout_is_mean"].value ** 2 / squares.value
-    return sums | {"rollout_is_eff_sample_size": Mean(effective, 1)}
+    return sums | {"rollout_is_eff_sample_size": EffectiveSize(sums["rollout_is_mean"], squares)}
+
+
+@dataclasses.dataclass(frozen=True)
+class EffectiveSize:
+    """The effective share of weighted samples: the square of the mean weight over the mean square."""
+
+    weights: Mean
+    squares: Mean
+
+    def __add__(self, other: "EffectiveSize") -> "EffectiveSize":
+        return EffectiveSize(self.weights + other.weights, self.squares + other.squares)
+
+    @property
+    def count(self) -> Tensor | float:
+        """Weights."""
+        return self.weights.count
+
+    @property
+    def value(self) -> float:
+        """Between 0 and 1."""
+        return self.weights.value**2 / self.squares.value
 
 
 def _sums(

@@ -1,6 +1,7 @@
 """``algorithm.rollout_correction`` in a step: on the whole batch, or in bypass mode on each mini-batch."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.facts import Claims
-from corerl.contracts.losses import Mean
+from corerl.contracts.losses import Mean, Measure
 from corerl.contracts.rollout_correctors import Correction
 from corerl_correction.claims import claims
 from corerl_correction.correction import check_agreement, correct, mismatch
@@ -35,18 +36,24 @@ class ImportanceCorrector:
         """Whether each mini-batch is corrected just before its update."""
         return self.config.bypass_mode and self.config.acts
 
-    def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Mean]]:
-        """Weights and the tokens to train on, with the measured metrics; None and no metrics in bypass mode.
-
-        Raises:
-            RunError: engine and trainer disagree by more than ``most``.
-        """
+    def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Measure]]:
+        """Weights and the tokens to train on, with the measured metrics; None and no metrics in bypass mode."""
         old, rollout = experience.old_log_probs, experience.rollout_log_probs
         if old is None or rollout is None or self.config.bypass_mode:
             return None, {}
-        correction, means = self._corrected(old, rollout, experience.response_mask)
-        check_agreement(means, staleness, self.most)
-        return correction, means
+        return self._corrected(old, rollout, experience.response_mask)
+
+    @property
+    def takes_parts(self) -> bool:
+        """Weights that are divided by their mean are not of parts."""
+        return not self.config.rollout_is_batch_normalize
+
+    def check(self, measures: Mapping[str, Measure], staleness: int) -> None:
+        """
+        Raises:
+            RunError: engine and trainer disagree by more than ``most``.
+        """
+        check_agreement(measures, staleness, self.most)
 
     def weights(self, correction: Correction | None) -> Tensor | None:
         """(B, T) float32 factors of the loss terms, 0 at rejected tokens; None if all are 1."""
@@ -60,7 +67,7 @@ class ImportanceCorrector:
             experience.rollout_weights = correction.weights
             experience.response_mask = experience.response_mask & correction.response_mask
 
-    def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
+    def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Measure]:
         """Change a mini-batch in bypass mode: its weights, its mask and, with weights, its old log-probs.
 
         Args:
@@ -76,7 +83,7 @@ class ImportanceCorrector:
             mini_batch.old_log_probs = present  # the weights hold the ratio of present to rollout
         return means
 
-    def _corrected(self, log_probs: Tensor, rollout: Tensor, mask: Tensor) -> tuple[Correction, dict[str, Mean]]:
+    def _corrected(self, log_probs: Tensor, rollout: Tensor, mask: Tensor) -> tuple[Correction, dict[str, Measure]]:
         means = mismatch(log_probs, rollout, mask, self.config)
         correction = correct(log_probs, rollout, mask, self.config)
         if self.config.acts:

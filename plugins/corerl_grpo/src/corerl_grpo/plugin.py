@@ -31,6 +31,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.grpo:grpo",
         options=f"{package}.options:GrpoOptions",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("surrogate", "success rate over its deviation"),
         summary="score minus the group's mean, over its deviation (DeepSeekMath, 2402.03300)",
     )
@@ -38,6 +39,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         "dr_grpo",
         f"{package}.dr_grpo:dr_grpo",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("baseline-biased", factor="(n - 1) / n"),
         summary="score minus the group's mean (Dr. GRPO, 2503.20783)",
     )
@@ -53,6 +55,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.grpo_passk:grpo_passk",
         options=f"{package}.options:GrpoPasskOptions",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("surrogate", "best score of the group", "1 / n ** 0.5"),
         summary="only the group's best response: best minus second best, over the deviation (2503.19595)",
     )
@@ -68,6 +71,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         "rloo",
         f"{package}.rloo:rloo",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("unbiased"),
         summary="score minus the mean of the group's others (2402.14740)",
     )
@@ -89,6 +93,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         "remax",
         f"{package}.remax:remax",
         needs={"greedy_baseline"},
+        groups_alone=True,
         claims=Claims("unbiased"),
         summary="return minus the score of a greedy response (2310.10505)",
     )
@@ -96,6 +101,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         "opo",
         f"{package}.opo:opo",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("baseline-biased", factor=""),
         summary="score minus the group's mean weighted by length (2505.23585)",
     )
@@ -111,6 +117,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         "maxrl",
         f"{package}.maxrl:maxrl",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("unbiased", "log success rate to order n - 1"),
         summary="score minus the group's mean, over the mean; scores in [0, 1] (2602.02710)",
     )
@@ -119,6 +126,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.optimal_token_baseline:optimal_token_baseline",
         options=f"{package}.options:OptimalTokenBaselineOptions",
         needs={"groups", "sum_pi_squared"},
+        groups_alone=True,
         claims=Claims("baseline-biased", factor=""),
         summary="return minus, at each token, the group's mean return weighted by gradient energy (2602.07078)",
     )
@@ -158,6 +166,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.tpo:tpo",
         options=f"{package}.options:TpoOptions",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("surrogate", factor=""),
         summary="target minus old probability of a response within its group (Target Policy Optimization, 2604.06159)",
     )
@@ -173,6 +182,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.a2po_group:a2po_group",
         options=f"{package}.options:A2poGroupOptions",
         needs={"groups"},
+        groups_alone=True,
         claims=Claims("surrogate", factor=""),
         summary="score minus the log-mean-exp of the group's scores (after A*-PO, 2505.20686)",
     )

@@ -66,11 +66,6 @@ class GroupMethod:
             return self._spread(*args)
         return self.submit(*args, **keywords).result()
 
-    @property
-    def _what(self) -> str:
-        """The name of the call and of its deadline's key, for messages."""
-        return f"{self.group.role}.{self.name} (runtime.options.timeout)"
-
     def submit(self, *args: Any, **keywords: Any) -> Future:
         """Start the call.
 
@@ -86,7 +81,7 @@ class GroupMethod:
         if group.relays.members:
             calls += group.relays.call("call", self.name, args, keywords, group.timeout)[0]
         else:
-            calls += [self._call(member, args, keywords) for member in group.members]
+            calls += [call(member, self.name, args, keywords) for member in group.members]
         return self._pending(calls, _agreed)
 
     def _revive(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
@@ -94,11 +89,7 @@ class GroupMethod:
         return self._all(args, keywords)
 
     def _rank_zero(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
-        member = self.group.members[0]
-        if not self.declared.keeps:
-            return self._pending([self._call(member, args, keywords)], _agreed)
-        call, value = self._keep(member, args, keywords)
-        return self._pending([call], lambda results: KeptRows(value, _agreed(results)))
+        return self._pending([call(self.group.members[0], self.name, args, keywords)], _agreed)
 
     def _split(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
         if self.group.shared_gpus is not None:
@@ -147,30 +138,43 @@ class GroupMethod:
             if share < 0:
                 continue
             if keeps:
-                call, value = self._keep(member, [shares[share], *args], keywords)
+                own, value = keep(member, self.name, [shares[share], *args], keywords)
                 values += [value] if rank in wanted else []
             else:
-                call = self._call(member, [shares[share], *args], keywords)
-            calls.append(call)
+                own = call(member, self.name, [shares[share], *args], keywords)
+            calls.append(own)
         return calls, values
 
     async def _spread(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished, engines: Requests | None = None
     ) -> None:
-        await self.group.exchange.generate(self.name, requests, on_finished, self._what, engines)
-
-    def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
-        return Call(member, member.host.call.remote(self.name, dict(keywords), *args))
-
-    def _keep(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Call, Any]:
-        """A call whose result stays in the object store, and the reference of the result."""
-        known, value = member.host.keep.options(num_returns=2).remote(self.name, dict(keywords), *args)
-        return Call(member, known), value
+        await self.group.exchange.generate(self.name, requests, on_finished, what(self.group, self.name), engines)
 
     def _pending(self, calls: Sequence[Call], join: Callable[[list[Any]], Any]) -> Pending:
-        group = self.group
-        deadline = time.monotonic() + group.timeout
-        return Pending(group.waiter, calls, self._what, deadline, join)
+        return pending(self.group, self.name, calls, join)
+
+
+def what(group: "Group", name: str) -> str:
+    """The name of a call and of its deadline's key, for messages."""
+    return f"{group.role}.{name} (runtime.options.timeout)"
+
+
+def call(member: Member, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+    """A call of a method of one worker."""
+    return Call(member, member.host.call.remote(name, dict(keywords), *args))
+
+
+def keep(
+    member: Member, name: str, args: Sequence[Any], keywords: Mapping[str, Any]
+) -> "tuple[Call, ray.ObjectRef[Any]]":
+    """A call whose result stays in the object store, and the reference of the result."""
+    known, value = member.host.keep.options(num_returns=2).remote(name, dict(keywords), *args)
+    return Call(member, known), value
+
+
+def pending(group: "Group", name: str, calls: Sequence[Call], join: Callable[[list[Any]], Any]) -> Pending:
+    """The future of calls of one method on workers of a group."""
+    return Pending(group.waiter, calls, what(group, name), time.monotonic() + group.timeout, join)
 
 
 @dataclass

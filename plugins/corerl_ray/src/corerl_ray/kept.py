@@ -25,17 +25,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeptRows:
-    """Rows of an Experience, with the methods of one that the controller needs.
+    """Rows of an Experience in shards, with the methods of one that the controller needs.
 
     Attributes:
-        chosen: rows of the whole, trimmed to the longest of them; None: the whole.
+        references: of the shards, an Experience each.
+        shards, places: (B,) int64, of each row its shard, and its row there.
+        trims: to the longest of the rows.
         factors: of the rows' loss weights, as of :meth:`corerl.contracts.experience.Experience.weighed`.
     """
 
-    reference: "ray.ObjectRef[Any]"
+    references: "Sequence[ray.ObjectRef[Any]]"
     known: "RowNumbers"
-    chosen: "Tensor | None" = None
+    shards: "Tensor"
+    places: "Tensor"
+    trims: bool = False
     factors: "Tensor | None" = None
+
+    @classmethod
+    def of(
+        cls, references: "Sequence[ray.ObjectRef[Any]]", known: "RowNumbers", rows: "Sequence[Tensor]"
+    ) -> "KeptRows":
+        """All rows of some shards.
+
+        Args:
+            rows: of each shard, in its order, the numbers of its rows.
+        """
+        return cls(references, known, *placed(rows))
 
     def numbers(self) -> "RowNumbers":
         return self.known
@@ -43,25 +58,35 @@ class KeptRows:
     def select(self, rows: "Tensor") -> "KeptRows":
         """These rows, in this order."""
         factors = None if self.factors is None else self.factors[rows]
-        chosen = rows if self.chosen is None else self.chosen[rows]
-        return KeptRows(self.reference, self.known.select(rows), chosen, factors)
+        own = self.shards[rows], self.places[rows]
+        return KeptRows(self.references, self.known.select(rows), *own, True, factors)
 
     def weighed(self, factors: "Tensor") -> "KeptRows":
         """The rows with loss weights, which the processes that read them compute."""
         return dataclasses.replace(self, factors=factors)
 
 
+def placed(rows: "Sequence[Tensor]") -> "tuple[Tensor, Tensor]":
+    """(shard, row there) of each row, from the numbers of the rows of each shard."""
+    import torch
+
+    shards, places = (torch.empty(sum(map(len, rows)), dtype=torch.int64) for _ in range(2))
+    for shard, own in enumerate(rows):
+        shards[own], places[own] = shard, torch.arange(len(own))
+    return shards, places
+
+
 @dataclass(frozen=True)
 class KeptShare:
-    """The share of a data-parallel rank, as of :class:`corerl_ray.shares.Share`: rows of an Experience.
+    """The share of a data-parallel rank, as of :class:`corerl_ray.shares.Share`: rows of an Experience in shards.
 
     Attributes:
-        trims: to the longest of the rows.
-        factors: of the rows' loss weights.
+        shards, places, trims, factors: as of :class:`KeptRows`.
     """
 
-    reference: "ray.ObjectRef[Any]"
-    rows: "Tensor"
+    references: "Sequence[ray.ObjectRef[Any]]"
+    shards: "Tensor"
+    places: "Tensor"
     trims: bool = False
     factors: "Tensor | None" = None
 
@@ -69,27 +94,32 @@ class KeptShare:
     def of(cls, whole: KeptRows, rows: "Tensor") -> "KeptShare":
         """Of these rows of the handle's."""
         factors = None if whole.factors is None else whole.factors[rows]
-        if whole.chosen is None:
-            return cls(whole.reference, rows, factors=factors)
-        return cls(whole.reference, whole.chosen[rows], True, factors)
+        return cls(whole.references, whole.shards[rows], whole.places[rows], whole.trims, factors)
 
     def value(self) -> "Experience":
-        from corerl_ray.shares import rows_of
+        import torch
 
-        whole: Experience = ray.get(self.reference)
-        own = whole.select(self.rows) if self.trims and len(self.rows) else rows_of(whole, self.rows)
+        from corerl_ray.shares import rows_from, rows_of
+
+        needed = torch.unique(self.shards).tolist() or [0]
+        wholes: list[Experience] = ray.get([self.references[shard] for shard in needed])
+        if len(needed) > 1:
+            own = rows_from(wholes, [(self.shards == shard).nonzero().squeeze(1) for shard in needed], self.places)
+        else:
+            trims = self.trims and len(self.places)
+            own = wholes[0].select(self.places) if trims else rows_of(wholes[0], self.places)
         if self.factors is None:
             return own
-        return own.weighed(self.factors if len(self.rows) else self.factors.new_zeros(1))
+        return own.weighed(self.factors if len(self.places) else self.factors.new_zeros(1))
 
 
 @dataclass(frozen=True)
 class KeptOutputs:
-    """Outputs of a model at the rows of a batch.
+    """Outputs of a model at the rows of a batch, or of a shard of it.
 
     Attributes:
         references: of the outputs of shares, or of lists of them, in order.
-        rows: of all shares, end to end.
+        rows: of all shares, end to end; -1: of another shard.
         counts: of the rows of each share.
         shape: (B, T) of the batch.
     """
@@ -98,6 +128,19 @@ class KeptOutputs:
     rows: "Tensor"
     counts: Sequence[int]
     shape: tuple[int, int]
+
+    def of(self, rows: "Tensor") -> "KeptOutputs":
+        """Those of a shard, of these rows of the batch."""
+        import torch
+
+        places = torch.full((self.shape[0],), -1)
+        places[rows] = torch.arange(len(rows))
+        own, references, counts = [*torch.split(places[self.rows], [*self.counts])], self.references, self.counts
+        if len(references) == len(counts):  # one for each share
+            read = [share for share, each in enumerate(own) if (each >= 0).any()]
+            own, references = [own[share] for share in read], [references[share] for share in read]
+            counts = [counts[share] for share in read]
+        return KeptOutputs(references, torch.cat(own), counts, (len(rows), self.shape[1]))
 
     def value(self) -> "TokenOutputs":
         import torch

@@ -25,6 +25,7 @@ WITHOUT = {
     "actor": "it has one on each of the workers' places (runtime.n_gpus_per_node, or runtime.options.workers)",
     "rollout": "its workers are replicas (rollout.n_gpus_per_node, or runtime.options.rollout_workers)",
     "episodes": "its workers are replicas (rollout.num_workers)",
+    "batch": "its workers are shards of a step (rollout.num_workers)",
 }
 """roles whose number of workers other keys set"""
 

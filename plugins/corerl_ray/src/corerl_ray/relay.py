@@ -76,9 +76,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedShares:
-    """Several :class:`corerl_ray.kept.KeptShare` of one batch; their rows end to end are one tensor to send."""
+    """Several :class:`corerl_ray.kept.KeptShare` of one batch; their rows end to end are tensors to send."""
 
-    reference: "ray.ObjectRef[Any]"
+    references: "Sequence[ray.ObjectRef[Any]]"
     rows: Tensor
     counts: Sequence[int]
     trims: bool
@@ -86,17 +86,18 @@ class PackedShares:
 
     @classmethod
     def of(cls, shares: Sequence[KeptShare]) -> "PackedShares":
-        rows, first = [share.rows for share in shares], shares[0]
+        first, counts = shares[0], [share.places.shape[0] for share in shares]
         factors = [share.factors for share in shares if share.factors is not None]
         joined = torch.cat(factors) if factors else None
-        return cls(first.reference, torch.cat(rows), [each.shape[0] for each in rows], first.trims, joined)
+        rows = torch.stack([torch.cat([getattr(share, name) for share in shares]) for name in ("shards", "places")])
+        return cls(first.references, rows, counts, first.trims, joined)
 
     def shares(self) -> list[KeptShare]:
         factors: Sequence[Tensor | None] = [None] * len(self.counts)
         if self.factors is not None:
             factors = torch.split(self.factors, [*self.counts])
-        own = zip(torch.split(self.rows, [*self.counts]), factors, strict=True)
-        return [KeptShare(self.reference, rows, self.trims, factor) for rows, factor in own]
+        own = zip(torch.split(self.rows, [*self.counts], dim=1), factors, strict=True)
+        return [KeptShare(self.references, rows[0], rows[1], self.trims, factor) for rows, factor in own]
 
 
 class Relay(WorkerHost):

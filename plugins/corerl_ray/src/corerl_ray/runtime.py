@@ -99,7 +99,7 @@ class RayRuntime:
         places = self.pools.of(role.name)
         step = places.per_worker(role)
         size = len(places) // step
-        if size > 1 and not role.distributed:
+        if size > 1 and not role.distributed and role.workers is None:
             raise ConfigError(
                 role.key,
                 f"'{role.part}' runs in one process, and runtime 'ray' would start {size} {role.name} workers: use a "
@@ -128,7 +128,7 @@ class RayRuntime:
             environment = self.environment_of(member, local_rank, facts[0], seat)
             calls.append(Call(member, member.host.build.remote(environment, worker, args, self.others(seat))))
         shares = starting.all(calls)
-        is_large = not is_concurrent and size >= self.options.relay_ranks
+        is_large = role.workers is None and not is_concurrent and size >= self.options.relay_ranks
         relays = self.start_relays(started, starting) if is_large else ()
         loads = Loads.of(size, self.options.rollout_samples if role.name == REPLICAS else sys.maxsize)
         group = Group(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
+from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
 from corerl_ray.kept import KeptOutputs, KeptRows, KeptShare
@@ -108,7 +109,7 @@ def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], sh
     """The outputs of all rows.
 
     Args:
-        parts: each (b, t, ...), with the rows ``rows`` first; later rows are dropped.
+        parts: each (b, t, ...), with the rows ``rows`` first; later rows, and those of -1, are dropped.
         shape: (B, T) of the whole; missing columns of a part are 0.
     """
     columns = [flat(part) for part in parts]
@@ -119,7 +120,9 @@ def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], sh
         tensors = [each[name] for each in columns]
         whole = torch.zeros(*shape, *tensors[0].shape[2:], dtype=tensors[0].dtype)
         for own, tensor in zip(rows, tensors, strict=True):
-            whole[own, : tensor.shape[1]] = tensor[: len(own)]
+            found = own >= 0
+            given = tensor[: len(own)]
+            whole[own[found], : tensor.shape[1]] = given if found.all() else given[found]
         joined[name] = whole
     return grouped(joined)
 
@@ -131,6 +134,46 @@ def join_sequences(parts: Sequence[Sequence[Any]], rows: Sequence[Tensor]) -> li
         for row, element in zip(own.tolist(), part, strict=True):
             joined[row] = element
     return joined
+
+
+def rows_from(wholes: Sequence[Experience], rows: Sequence[Tensor], places: Tensor) -> Experience:
+    """Rows of several Experiences, trimmed to the longest of them.
+
+    Args:
+        rows: of each, the numbers of its rows in the result.
+        places: (B,) of each row of the result, its row there.
+    """
+    parts = [whole.select(places[own]) for whole, own in zip(wholes, rows, strict=True)]
+    tensors = [part.tensors() for part in parts]
+
+    def joined(name: str) -> Tensor:
+        own = [each[name] for each in tensors]
+        width = [max(tensor.shape[1] for tensor in own)] if own[0].dim() > 1 else []
+        whole = own[0].new_zeros(len(places), *width)
+        for numbers, tensor in zip(rows, own, strict=True):
+            if width:
+                whole[numbers, : tensor.shape[1]] = tensor
+            else:
+                whole[numbers] = tensor
+        return whole
+
+    columns = _columns(parts, torch.argsort(torch.cat([*rows])))
+    return Experience(**{name: joined(name) for name in tensors[0]}, columns=columns)
+
+
+def _columns(parts: Sequence[Experience], order: Tensor) -> dict[str, TokenColumn]:
+    """The columns of the rows of all parts end to end, in this order."""
+    width, columns = max(part.input_ids.shape[1] for part in parts), dict[str, TokenColumn]()
+    for name in dict.fromkeys(name for part in parts for name in part.columns):
+        own = [part.columns[name] for part in parts if name in part.columns]
+        counts, start = torch.zeros(len(order), width, dtype=own[0].counts.dtype), 0
+        for part in parts:
+            if name in part.columns:
+                given = part.columns[name].counts
+                counts[start : start + len(part), : given.shape[1]] = given
+            start += len(part)
+        columns[name] = TokenColumn(torch.cat([each.values for each in own]), counts).select(order, width)
+    return columns
 
 
 def rows_of(batch: Experience, rows: Tensor) -> Experience:

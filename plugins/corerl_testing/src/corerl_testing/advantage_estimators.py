@@ -43,6 +43,8 @@ def checks(selected: Selected[AdvantageEstimator]) -> Iterator[tuple[str, Run]]:
         for name, check_of_entry in of_need.items():
             run = partial(_in_both_dtypes, partial(check_of_entry, entry), selected)
             yield name, run if not need or need in entry.needs else skipping(f"it declares no need of {need}")
+    alone = partial(_in_both_dtypes, advantage_groups.groups_alone, selected)
+    yield "groups_alone", alone if entry.facts.groups_alone else skipping("it does not declare groups_alone")
     yield "vectorised", partial(_vectorised, selected)
     yield from claims.estimator_checks(selected)
     yield "same_in_a_fresh_process", partial(_same_in_a_fresh_process, selected)

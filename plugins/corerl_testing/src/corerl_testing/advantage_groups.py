@@ -1,6 +1,6 @@
 """Checks of advantage estimators that compare the responses of a group, and of batches of unusual sizes.
 
-No fact declares whether an estimator also normalises over the batch, so two rules check the isolation of groups.
+An estimator without the fact ``groups_alone`` may normalise over the batch, so two rules check its isolation of groups.
 A constant added to all scores of one group at most scales the advantages of others, all by one a > 0. Any other
 change of one group's scores changes the advantages of others by one common map a·A + b, a > 0.
 """
@@ -63,6 +63,18 @@ def _expect_affine(before: Tensor, after: Tensor, cause: str = "the scores of an
         error <= 10 * TOLERANCE[before.dtype] * max(1.0, float(after.abs().max())),
         f"{cause} change the advantages, and not by one scale and shift (off by {error:.3g})",
     )
+
+
+def groups_alone(estimate: Estimate, inputs: AdvantageInputs) -> None:
+    """Bit for bit: the groups of a step may be in several processes."""
+    whole = estimate(inputs)
+    for groups in (inputs.group_ids < 2, inputs.group_ids >= 2):
+        part = changed(inputs, lambda tensor, groups=groups: tensor[groups])  # type: ignore[misc]
+        _, own = torch.unique(part.group_ids, return_inverse=True)
+        part = dataclasses.replace(part, group_ids=own)
+        for name, tensor in estimate(part)._asdict().items():
+            same = torch.equal(tensor, getattr(whole, name)[groups])
+            expect(same, f"the {name} of some groups without the others are not bit for bit those of the batch")
 
 
 def group_of_one(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:

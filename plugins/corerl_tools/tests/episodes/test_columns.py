@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 from corerl.batch.rollouts import Episode, RequestRecord
 from corerl_tools.episodes import columns
@@ -47,10 +48,13 @@ def test_a_branch_has_the_text_that_is_its_own_and_its_tokens_values(rows, playe
 
 
 def test_beyond_the_rows_with_tokens_branches_have_texts_alone(played, played_tokens, results, tmp_path):
-    tokens = dataclasses.replace(played_tokens, rows=1)
+    first_with_branches = torch.tensor([0, 4, 5])
+    tokens = dataclasses.replace(played_tokens, rows=1, experience=played_tokens.experience.select(first_with_branches))
     write_rollouts(tmp_path / "a.parquet", played.rollouts, results, tokens)
     first, second, *_ = (row for _, row in read_rows(str(tmp_path / "a.parquet")))
-    assert all("token_texts" in branch and "log_probs" in branch for branch in first["branches"])
+    own = played_tokens.experience.old_log_probs
+    for row, branch in zip((4, 5), first["branches"], strict=True):
+        assert branch["log_probs"] == own[row, : branch["response_length"]].tolist() and "token_texts" in branch
     assert not any("token_texts" in branch or "log_probs" in branch for branch in second["branches"])
     assert second["branches"][1]["response"] == "answer 11<|im_end|>"
 

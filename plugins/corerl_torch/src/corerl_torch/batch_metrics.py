@@ -16,11 +16,15 @@ from corerl_torch.blocks import Moments, Spread, add_spreads, blocks, moments, s
 
 
 def step_metrics(
-    experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool], max_prompt_length: int
-) -> dict[str, Measure | float]:
-    """Everything about the batch of one step."""
+    experience: Experience,
+    results: Sequence[RewardResult],
+    truncated: Sequence[bool],
+    max_prompt_length: int,
+    responses: int,
+) -> dict[str, Measure]:
+    """Everything about a part of the batch of a step with so many responses."""
     return {
-        **score_metrics(results),
+        **score_metrics(results, responses),
         **group_metrics(experience, results),
         **batch_metrics(experience, truncated, max_prompt_length),
         **mismatch_metrics(experience),
@@ -35,18 +39,19 @@ def group_metrics(experience: Experience, results: Sequence[RewardResult]) -> di
     return {"reward/groups_without_spread": _share(len(different) < 2 for different in scores.values())}
 
 
-def score_metrics(results: Sequence[RewardResult]) -> dict[str, Measure | float]:
+def score_metrics(results: Sequence[RewardResult], responses: int) -> dict[str, Measure]:
     """``critic/score/*`` over the samples that have a score, ``reward/<component>/mean`` and ``reward/error_ratio``.
 
-    ``reward/errors/<kind>/count`` and ``rate``, of all samples, say what went wrong in those that have none.
+    ``reward/errors/<kind>/count`` and ``rate``, of all ``responses`` of the step, say what went wrong in those that
+    have none.
     """
     scored = [result for result in results if result.score is not None]
     scores = torch.tensor([result.score for result in scored])
-    metrics: dict[str, Measure | float] = {**_spread("critic/score", scores)}
+    metrics: dict[str, Measure] = {**_spread("critic/score", scores)}
     metrics["reward/error_ratio"] = Mean(len(results) - len(scored), len(results))
     for kind, count in sorted(Counter(error_kind(result) for result in results if result.score is None).items()):
         metrics[f"reward/errors/{kind}/count"] = Combined(float(count), operator.add)
-        metrics[f"reward/errors/{kind}/rate"] = count / len(results)
+        metrics[f"reward/errors/{kind}/rate"] = Combined(count / responses, operator.add)
     for name in sorted({name for result in scored for name in result.components}):
         values = [result.components[name] for result in scored if name in result.components]
         metrics[f"reward/{name}/mean"] = Mean(sum(values), len(values))

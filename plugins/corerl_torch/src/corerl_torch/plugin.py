@@ -147,10 +147,11 @@ def step_metrics(
     results: "Sequence[RewardResult]",
     truncated: Sequence[bool],
     max_prompt_length: int,
-) -> "Mapping[str, Measure | float]":
+    responses: int,
+) -> "Mapping[str, Measure]":
     from corerl_torch.batch_metrics import step_metrics
 
-    return step_metrics(experience, results, truncated, max_prompt_length)
+    return step_metrics(experience, results, truncated, max_prompt_length, responses)
 
 
 @hookimpl

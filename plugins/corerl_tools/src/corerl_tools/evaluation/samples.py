@@ -27,6 +27,7 @@ CUT = "\N{REPLACEMENT CHARACTER}"
 @dataclass(frozen=True)
 class TokenColumns:
     """Per-token columns of the first ``rows`` responses, null for all other responses; and branches of all episodes.
+    ``experience`` has the rows of those responses, and behind them those of their branches.
 
     ``token_ids``, ``token_texts``, and those that exist of ``log_probs`` (before the update), ``rollout_log_probs``,
     ``ref_log_probs`` and ``advantages``.
@@ -56,13 +57,15 @@ class TokenColumns:
         return {name: tensor[row, :length].tolist() for name, tensor in tensors.items() if tensor is not None}
 
     def _branches(self, rollouts: Rollouts, episodes: Sequence[Episode]) -> Iterator[list[dict[str, Any]]]:
-        texts, place = partial(token_texts, self.tokenizer), len(rollouts)  # the batch has branches behind responses
+        texts, place = partial(token_texts, self.tokenizer), min(self.rows, len(rollouts))
         for row, episode in enumerate(episodes):
-            lengths = [len(branch.completion.token_ids) for branch in episode.branches]
-            values = [self._values(place + number, length) for number, length in enumerate(lengths)]
-            place += len(lengths)
+            values = None
+            if row < self.rows:
+                lengths = [len(branch.completion.token_ids) for branch in episode.branches]
+                values = [self._values(place + number, length) for number, length in enumerate(lengths)]
+                place += len(lengths)
             main = [*rollouts.prompts[row].token_ids, *rollouts.completions[row].token_ids]
-            yield branch_columns(episode.branches, main, texts, values if row < self.rows else None)
+            yield branch_columns(episode.branches, main, texts, values)
 
 
 def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:

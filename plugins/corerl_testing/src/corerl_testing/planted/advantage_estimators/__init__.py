@@ -185,6 +185,16 @@ FAULTS = [
     _of_groups(
         groups.in_16_bits, "scores are rounded to bfloat16", "keeps_precision", "it computes in bfloat16 inside"
     ),
+    Fault(
+        "advantage_estimators",
+        "whitened_and_alone",
+        "scores are whitened over the batch in spite of the fact",
+        groups.whitened,
+        groups.group_baseline,
+        "groups_alone",
+        "of some groups without the others are not bit for bit those of the batch",
+        {"needs": ("groups",), "groups_alone": True},
+    ),
     _of_groups(
         groups.variance_of_one,
         "the variance of one number is NaN",

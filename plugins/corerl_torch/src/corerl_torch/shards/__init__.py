@@ -1,0 +1,1 @@
+"""The rows of a step in processes of their own."""
