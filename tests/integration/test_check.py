@@ -237,7 +237,7 @@ def test_an_engine_has_the_gpus_of_one_machine_or_all_gpus_of_several(check):
     assert keys(report, "error") == ["runtime.options.weights_transport"]
     _, report = check(*pool, "rollout.tensor_model_parallel_size=2", "rollout.nnodes=3")
     [error] = [each["sentence"] for each in report["findings"] if each["severity"] == "error"]
-    assert error.endswith("a copy has GPUs of one machine, or all GPUs of several: 1, 3 would")
+    assert error.endswith("an engine has GPUs of one machine, or all GPUs of several: 1, 3 would")
 
 
 def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
