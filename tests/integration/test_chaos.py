@@ -44,8 +44,17 @@ kept = multiprocessing.get_context("spawn").Lock()
 print(kept._semlock.name.removeprefix("/"), os.getpid(), flush=True)
 time.sleep(600)
 """
-ORPHAN = "import os, sys; os.fork() or (os.setsid(), os.execv(sys.executable, [sys.executable, *sys.argv[1:]]))"
-"""the process becomes the child of process 1"""
+ORPHAN = """
+import os, sys, time
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.01)
+os.setsid()
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""the process becomes the child of process 1, before it begins"""
 
 ENGINE_FAULTS = ("kill:engine", "stop:core", "kill:core", "stop:engine")
 
