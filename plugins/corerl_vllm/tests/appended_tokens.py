@@ -1,11 +1,13 @@
 """Run by an interpreter that finds vLLM: its scheduler beside the one that appends the tokens of plain responses.
 
-No model runs: tokens and log-probs are a function of the request and the place. Memory is short, so that requests are
-preempted, one request is aborted, and all are preempted once by ``reset_prefix_cache``. Prints a line of JSON for each
-scheduler, without and with late tokens, and with experts: the responses, the tokens that later requests find in the
-prefix cache, and how many tokens vLLM's own function took in.
+No model runs: tokens and log-probs are a function of the request and the place. One request is aborted, and all are
+preempted once by ``reset_prefix_cache``; requests arrive in three waves. If memory is short, requests are preempted.
+Prints a line of JSON for each scheduler, without and with late tokens, and with experts: the responses, the tokens that
+later requests find in the prefix cache, a digest of all that the worker is told, how many tokens vLLM's own function
+took in, and the number of steps that were steady.
 """
 
+import hashlib
 import json
 import os
 import random
@@ -31,18 +33,21 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from corerl_vllm_engine.scheduler import GatheringAsyncScheduler, GatheringScheduler
 
-SIZE, BLOCKS, LONGEST, STOP = 8, 90, 160, 7
+SIZE, LONGEST, STOP = 8, 160, 7
+SHORT, AMPLE = 60, 700
+"""blocks of memory"""
+
 REQUESTS = 24
 
 
-def make(kind: Any, asynchronous: bool) -> Any:
+def make(kind: Any, asynchronous: bool, blocks: int) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         Qwen2Config(architectures=["Qwen2ForCausalLM"], max_position_embeddings=LONGEST).save_pretrained(folder)
         model = ModelConfig(model=folder, skip_tokenizer_init=True, max_model_len=LONGEST)
     limits = {"max_num_batched_tokens": 512, "max_num_seqs": 64, "max_model_len": LONGEST}
     more = {"enable_chunked_prefill": True, "is_encoder_decoder": False, "async_scheduling": asynchronous}
     cache = CacheConfig(block_size=SIZE, enable_prefix_caching=True)
-    cache.num_gpu_blocks = BLOCKS
+    cache.num_gpu_blocks = blocks
     config = VllmConfig(
         model_config=model,
         scheduler_config=SchedulerConfig(**limits, **more),
@@ -52,7 +57,7 @@ def make(kind: Any, asynchronous: bool) -> Any:
     layer = FullAttentionSpec(block_size=SIZE, num_kv_heads=1, head_size=1, dtype=torch.float32)
     return kind(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], layer)]),
+        kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], layer)]),
         structured_output_manager=StructuredOutputManager(config),
         block_size=SIZE,
     )
@@ -86,10 +91,16 @@ class Routed:
         return np.arange(start, end, dtype=np.uint8).reshape(-1, 1, 1)
 
 
+def known(scheduler: Any, name: str) -> int:
+    """Tokens of a request so far."""
+    response = getattr(scheduler, "_responses", {}).get(name)
+    return scheduler.requests[name].num_output_tokens + (response.pending if response else 0)
+
+
 def sampled(scheduler: Any, step: Any, is_sampled: dict[str, bool]) -> ModelRunnerOutput:
     """A token for each request whose prompt is computed, with a log-prob of its own."""
     names = list(step.num_scheduled_tokens)
-    places = {name: scheduler.requests[name].num_output_tokens for name in names if name in scheduler.requests}
+    places = {name: known(scheduler, name) for name in names if name in scheduler.requests}
     tokens = [[token(name, places.get(name, 0))] if is_sampled[name] else [] for name in names]
     ids = np.array([each[0] if each else 0 for each in tokens], np.int32).reshape(-1, 1)
     log_probs = -np.array([places.get(name, 0) for name in names], np.float32).reshape(-1, 1)
@@ -104,15 +115,31 @@ def sampled(scheduler: Any, step: Any, is_sampled: dict[str, bool]) -> ModelRunn
     )
 
 
-def generate(scheduler: Any, requests: list[Request], late: int, disturb: bool) -> dict[str, Any]:
-    """What is reported of each request: tokens, log-probs, why it ended, and experts."""
+def of_worker(step: Any) -> Any:
+    """All that a step tells the worker."""
+    told = step.scheduled_cached_reqs
+    new = [(each.req_id, each.block_ids, each.num_computed_tokens) for each in step.scheduled_new_reqs]
+    cached = told.req_ids, sorted(told.resumed_req_ids), told.new_block_ids, told.num_computed_tokens
+    sizes = step.num_scheduled_tokens, step.total_num_scheduled_tokens
+    ended = sorted(step.finished_req_ids), sorted(step.preempted_req_ids or ())
+    return new, cached, told.num_output_tokens, told.all_token_ids, sizes, ended, step.free_encoder_mm_hashes
+
+
+def generate(scheduler: Any, waves: list[list[Request]], late: int, seen: Any) -> dict[str, Any]:
+    """What is reported of each request: tokens, log-probs, why it ended, and experts.
+
+    Args:
+        seen: gets all that the worker is told.
+    """
     found: dict[str, Any] = defaultdict(lambda: ([], [], [], []))
-    for request in requests:
-        scheduler.add_request(request)
     running: deque[Any] = deque()
     steps = 0
-    while scheduler.has_requests():
+    while scheduler.has_requests() or waves:
+        if waves and steps % 20 == 0:
+            for request in waves.pop(0):
+                scheduler.add_request(request)
         step = scheduler.schedule()
+        seen.update(repr(of_worker(step)).encode())
         names = list(step.num_scheduled_tokens)
         asked = {name: scheduler.requests[name] for name in names}
         running.append((step, {name: not each.is_prefill_chunk for name, each in asked.items()}))
@@ -132,16 +159,16 @@ def generate(scheduler: Any, requests: list[Request], late: int, disturb: bool) 
                     experts += output.routed_experts[:, 0, 0].tolist()
                 if output.finished:
                     ends.append(str(output.finish_reason))
-        if disturb and steps == 30:
+        if steps == 30:
             scheduler.finish_requests(["first 3"], RequestStatus.FINISHED_ABORTED)
             found.pop("first 3", None)
-        if disturb and steps == 40:
+        if steps == 50:
             scheduler.reset_prefix_cache(reset_running_requests=True)
     return {name: found[name] for name in sorted(found)}
 
 
-def run(kind: Any, late: int, *, routed: bool) -> dict[str, Any]:
-    scheduler = make(kind, bool(late))
+def run(kind: Any, late: int, *, routed: bool, blocks: int) -> dict[str, Any]:
+    scheduler = make(kind, bool(late), blocks)
     if routed:
         scheduler.aux_output_connector = Routed()
     taken = []
@@ -152,6 +179,16 @@ def run(kind: Any, late: int, *, routed: bool) -> dict[str, Any]:
         return original(*arguments, **more)
 
     scheduler._update_request_with_output = counted
+    steady = []
+    if hasattr(scheduler, "_steady"):
+        find = scheduler._steady
+
+        def noted() -> Any:
+            found = find()
+            steady.append(found is not None)
+            return found
+
+        scheduler._steady = noted
     hasher = get_request_block_hasher(SIZE, sha256)
 
     def request(name: str, prompt: list[int], most: int) -> Request:
@@ -160,22 +197,35 @@ def run(kind: Any, late: int, *, routed: bool) -> dict[str, Any]:
 
     prompts = [[100 + number // 4] * (5 + number) for number in range(REQUESTS)]
     first = [request(f"first {n}", prompt, (20, 60, 200)[n % 3]) for n, prompt in enumerate(prompts)]
-    responses = generate(scheduler, first, late, disturb=True)
+    seen = hashlib.sha256()
+    responses = generate(scheduler, [first[:12], first[12:20], first[20:]], late, seen)
     cached = {}
     for n, prompt in enumerate(prompts):
         again = request(f"again {n}", [*prompt, *responses.get(f"first {n}", ([],))[0], 0], 1)
         cached[n] = scheduler.kv_cache_manager.get_computed_blocks(again)[1]
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    return {"responses": responses, "cached": cached, "free": free, "taken": len(taken)}
+    told = seen.hexdigest()
+    return {
+        "responses": responses,
+        "cached": cached,
+        "free": free,
+        "told": told,
+        "taken": len(taken),
+        "steady": sum(steady),
+        "steps": len(steady),
+    }
 
 
 if __name__ == "__main__":
     init_none_hash(sha256)
     asynchronous = AsyncScheduler, GatheringAsyncScheduler
-    for late, routed, kinds in (
-        (0, False, (Scheduler, GatheringScheduler)),
-        (1, False, asynchronous),
-        (1, True, asynchronous),
+    for late, routed, blocks, kinds in (
+        (0, False, SHORT, (Scheduler, GatheringScheduler)),
+        (1, False, SHORT, asynchronous),
+        (0, False, AMPLE, (Scheduler, GatheringScheduler)),
+        (1, False, AMPLE, asynchronous),
+        (1, True, SHORT, asynchronous),
     ):
         for kind in kinds:
-            print(json.dumps({"late": late, "routed": routed, **run(kind, late, routed=routed)}))
+            found = run(kind, late, routed=routed, blocks=blocks)
+            print(json.dumps({"late": late, "routed": routed, "blocks": blocks, **found}))

@@ -24,16 +24,20 @@ def test_a_token_amid_a_block_needs_no_asking(printed: dict[str, list[dict[str, 
     assert at_ends["asked"] < always["asked"] / 3
 
 
+@pytest.mark.parametrize("ample", [False, True])
 @pytest.mark.parametrize("late", [0, 1])
-def test_appended_tokens_give_the_responses_and_the_cache_of_vllms_own_scheduler(
-    printed: dict[str, list[dict[str, Any]]], late: int
+def test_held_tokens_and_steady_steps_give_all_that_vllms_own_scheduler_gives(
+    printed: dict[str, list[dict[str, Any]]], late: int, ample: bool
 ) -> None:
-    lines = (line for line in printed["appended_tokens.py"] if not line["routed"])
-    own, appending = (line for line in lines if line["late"] == late)
-    assert appending["responses"] == own["responses"] and len(own["responses"]) == 23
+    """The responses, the cache, and all that the worker is told in each step."""
+    lines = [line for line in printed["appended_tokens.py"] if not line["routed"] and line["late"] == late]
+    own, gathering = sorted(lines, key=lambda line: line["blocks"])[2 * ample : 2 * ample + 2]
+    assert gathering["responses"] == own["responses"] and len(own["responses"]) == 23
     assert {end for _, _, ends, _ in own["responses"].values() for end in ends} == {"stop", "length"}
-    assert appending["cached"] == own["cached"] and appending["free"] == own["free"]
-    assert appending["taken"] < own["taken"] / 5
+    assert gathering["cached"] == own["cached"] and gathering["free"] == own["free"]
+    assert gathering["told"] == own["told"]
+    assert gathering["taken"] < own["taken"] / 5
+    assert own["steps"] == 0 and gathering["steady"] > (0.9 if ample else 0.6) * gathering["steps"]
 
 
 def test_experts_of_held_back_tokens_are_reported_with_them(printed: dict[str, list[dict[str, Any]]]) -> None:
@@ -56,5 +60,5 @@ def printed(engine_python: str) -> dict[str, list[dict[str, Any]]]:
         command = [engine_python, str(folder / name)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         lines[name] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        assert len(lines[name]) == {"blocks_of_requests.py": 4, "appended_tokens.py": 6}[name], done.stderr
+        assert len(lines[name]) == {"blocks_of_requests.py": 4, "appended_tokens.py": 10}[name], done.stderr
     return lines
