@@ -1,11 +1,11 @@
 """A decode step of vLLM by parts: duration, kernels, and the functions in which the loop of its core is.
 
-    python benchmarks/gpu/decode_step.py --python .venv-vllm/bin/python --shape qwen2.5-0.5b --replicas 2 --py-spy py-spy
+    python benchmarks/gpu/decode_step.py --python .venv-vllm/bin/python --replicas 2 --py-spy py-spy --trace
 
-512 requests of 128 + 512 tokens, as ``step.py --lengths 512``, of the prompts of 64 groups. One generation warms up, one
-is timed. ``--trace`` profiles a generation of 64 tokens: the kernels of a decode step, and the share of time in which the device
-computes. ``--py-spy`` names that program, which samples the stacks of each core's process during another generation. The
-duration of a step is the generation's divided by its tokens. About 80 s with vLLM and 0.5B on an H100.
+512 requests of 128 + 512 tokens, as ``step.py --lengths 512``, of the prompts of 64 groups. The duration of a step is
+the generation's divided by its tokens. ``--trace`` profiles a generation of 64 tokens: the kernels of a decode step,
+and the share of time in which the device computes. ``--py-spy`` names that program, which samples the stacks of each
+busy process of the engine during another generation. About 80 s with vLLM and 0.5B on an H100.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import torch
 from engines import model_folder
 from rich.console import Console
@@ -85,13 +85,29 @@ def kernels(folder: Path, console: Console) -> None:
 
 def stacks(program: str, seconds: float, folder: Path) -> None:
     """Print the functions in which each core's loop is, by share of its samples."""
-    cores = [each for each in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(each.cmdline())]
+    children = psutil.Process().children(recursive=True)
+    for each in children:
+        each.cpu_percent()
+    time.sleep(0.3)
+    cores = [each for each in children if each.is_running() and each.cpu_percent() > 50]
     for core in cores:
         out = folder / f"{core.pid}.txt"
-        command = [program, "record", "-p", str(core.pid), "-d", f"{seconds:.0f}", "-r", "250", "-f", "raw", "-o", out]
+        command = [
+            program,
+            "record",
+            "-p",
+            str(core.pid),
+            "-d",
+            f"{seconds:.0f}",
+            "-r",
+            "250",
+            "-f",
+            "raw",
+            "-o",
+            str(out),
+        ]
         subprocess.run(command, check=False, capture_output=True, timeout=seconds + 60)
         if not out.exists():
-            print("no samples of", core.pid)
             continue
         inside: collections.Counter[str] = collections.Counter()
         own: collections.Counter[str] = collections.Counter()
@@ -105,6 +121,8 @@ def stacks(program: str, seconds: float, folder: Path) -> None:
             own[frames[-1]] += count
             for frame in set(frames):
                 inside[frame] += count
+        if not total:
+            continue
         table = Table(title=f"{core.pid}: {total} samples in {seconds:.0f} s at 250 a second")
         for heading in ("within", "function", "own", "function"):
             table.add_column(heading)
