@@ -151,7 +151,8 @@ class DeviceBucket:
         assert memory is not None
         if self._together[0] is not slots:
             self._together = slots, [view(memory, slot) for slot in slots]
-        torch._foreach_copy_(self._together[1], [tensor.detach() for tensor in tensors], non_blocking=True)
+        with torch.no_grad():
+            torch._foreach_copy_(self._together[1], list(tensors), non_blocking=True)
 
     def arrive(self) -> None:
         assert self._memory is not None

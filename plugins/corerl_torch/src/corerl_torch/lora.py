@@ -22,6 +22,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.options import did_you_mean
@@ -216,9 +217,10 @@ def parameters(model: Any) -> dict[str, Tensor]:
 
 def flat(parameters: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
     """Copies in ``dtype``, views of one tensor: hundreds of small copies would take longer than all of it."""
-    whole = torch.cat([each.detach().reshape(-1) for each in parameters])
-    parts = torch.split(whole if dtype is None else whole.to(dtype), [each.numel() for each in parameters])
-    return [part.view(each.shape) for part, each in zip(parts, parameters, strict=True)]
+    with torch.no_grad():
+        whole: Tensor = _flatten_dense_tensors(parameters)  # type: ignore[no-untyped-call]
+        parts = _unflatten_dense_tensors(whole.to(dtype or whole.dtype), parameters)  # type: ignore[no-untyped-call]
+    return list(parts)
 
 
 def in_files(name: str) -> str:
