@@ -262,6 +262,7 @@ class RayRuntime:
                 carried(self.options.environment),
                 own | seat.visible(start),
                 self.options.start_timeout,
+                self.options.timeout,
             )
             for start in range(each, len(seat.devices), each)
         ]

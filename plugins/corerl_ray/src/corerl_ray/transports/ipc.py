@@ -32,7 +32,7 @@ class Ipc:
     Attributes:
         in_pieces: pieces are sent instead of whole weights (:mod:`corerl_ray.transports.sharded`), if the actor's ranks
             name their pieces, and the engines' ranks their needs.
-        linked: the connected rollout workers.
+        linked: the connected rollout workers, and the number of starts of lost engines before.
         plan: of pieces; None: whole weights are sent.
     """
 
@@ -40,13 +40,15 @@ class Ipc:
     rollout: Group
     half_bytes: int
     in_pieces: bool = False
-    linked: tuple[Member, ...] = ()
+    linked: tuple[tuple[Member, ...], int] = (), 0
     plan: Plan | None = None
 
     def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
-        if self.linked != readers:
+        now = readers, self.rollout.starts
+        if self.linked != now:
             self._link(readers, deadline)
+            self.linked = now
         if self.plan is not None:
             calls = self.actor.apply(sharded.send, verify)
             calls += [Call(member, member.host.apply.remote(sharded.receive, version, verify)) for member in readers]
@@ -61,7 +63,6 @@ class Ipc:
         if self.in_pieces:
             self.plan = sharded.make(Asking(waiter, deadline, WHAT), members, readers, self.half_bytes * 2 // 3)
         if self.plan is not None:
-            self.linked = readers
             return
         places = len(members) // readers[0].world_size
         waiter.wait(self.actor.apply(unlink), deadline, WHAT)
@@ -71,7 +72,6 @@ class Ipc:
             Call(member, member.host.apply.remote(connect, port)) for member, port in zip(readers, ports, strict=True)
         ]
         waiter.wait(calls, deadline, WHAT)
-        self.linked = readers
 
 
 @dataclass
