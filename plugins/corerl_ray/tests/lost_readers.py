@@ -54,7 +54,8 @@ def a_node_falls_silent(when=exchange.arrived, calls=2):
             world.send(2)
         assert time.monotonic() - began < 30  # the deadline of the hosts is 60 s
         assert made[0].is_closed and not made[1].is_closed and made[0].versions == made[1].versions == [1]
-        exchange.leave(node.host)  # it would wait until its own deadline
+        exchange.leave(node.host)  # its threads would wait until their own deadlines
+        exchange.finish(node.host)
         with pytest.raises(EngineDeadError, match="has lost its part on node 10.0.0.2"):
             world.plan()
         made[0].is_closed = False  # it is started again, and with it a process on the other node

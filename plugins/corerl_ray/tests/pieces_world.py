@@ -6,7 +6,7 @@ import gc
 import queue
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ from corerl.errors import EngineDeadError, RunError
 from corerl_engines.remote import pieces
 from corerl_ray.calls import Call
 from corerl_ray.transports import exchange, sharded
+from corerl_ray.transports.broadcast import Broken
 from corerl_torch.weights.digest import digest
 
 HIDDEN, WIDTH, HEADS, KV, HEAD, VOCABULARY, EXPERTS = 8, 12, 4, 1, 2, 13, 4
@@ -275,10 +276,18 @@ class ApartWorld(World):
         if lost:
             for each in readers:
                 each.host.apply.remote(exchange.leave).result(60)
+        elif any(isinstance(each.result(), Broken) for each in ended(calls)):
+            for each in readers:
+                each.host.apply.remote(exchange.leave).result(60)
         errors = [call.reference.exception(60) for call in calls]
         if any(errors):
             raise next(filter(None, errors))
         return [call.reference.result() for call in calls]
+
+
+def ended(calls):
+    """The calls that end without an error, as they do."""
+    return (each for each in as_completed([call.reference for call in calls], 60) if not each.exception())
 
 
 def end(host):

@@ -1,9 +1,11 @@
 """Weights in pieces, from the ranks of an actor to the ranks of engines."""
 
 import multiprocessing
+import os
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 
 import lost_readers
@@ -157,9 +159,11 @@ def test_a_transfer_has_one_collective_a_round_and_a_rank_waits_for_digests_once
 
 @pytest.fixture(scope="module")
 def process():
-    """Starts in some seconds."""
+    """Starts in some seconds; it ends at once, without the ends of gloo's groups, which wait."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as made:
         yield made
+        with pytest.raises(BrokenProcessPool):
+            made.submit(os._exit, 0).result(60)
 
 
 @pytest.mark.parametrize(
