@@ -66,10 +66,10 @@ class Ipc:
             return
         places = len(members) // readers[0].world_size
         waiter.wait(self.actor.apply(unlink), deadline, WHAT)
+        ports = waiter.wait([Call(reader, reader.host.apply.remote(listen)) for reader in readers], deadline, WHAT)
         sources = [members[reader.rank * places] for reader in readers]
-        ports = waiter.wait([Call(member, member.host.apply.remote(listen)) for member in sources], deadline, WHAT)
         calls = [
-            Call(member, member.host.apply.remote(connect, port)) for member, port in zip(readers, ports, strict=True)
+            Call(member, member.host.apply.remote(connect, port)) for member, port in zip(sources, ports, strict=True)
         ]
         waiter.wait(calls, deadline, WHAT)
 
@@ -123,16 +123,14 @@ def unlink(host: WorkerHost) -> None:
 
 
 def listen(host: WorkerHost) -> int:
-    """In an actor worker with a rollout worker in its place: open a store; returns its port."""
-    device = own_device()
-    host.transport = Outbox(Link.listen("127.0.0.1", host.timeout), device)
-    return int(host.transport.link.port)
+    """In a rollout worker: open a store; returns its port."""
+    host.transport = Link.listen("127.0.0.1", host.timeout)
+    return int(host.transport.port)
 
 
 def connect(host: WorkerHost, port: int) -> None:
-    """In a rollout worker: connect."""
-    host.transport = Link.connect("127.0.0.1", port, host.timeout)
-    host.transport.name_receiver()
+    """In an actor worker with a rollout worker in its place: connect."""
+    host.transport = Outbox(Link.connect("127.0.0.1", port, host.timeout), own_device())
 
 
 def send(host: WorkerHost, half_bytes: int, verify: bool) -> None:
