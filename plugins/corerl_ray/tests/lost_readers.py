@@ -45,18 +45,18 @@ def a_node_falls_silent(when=exchange.arrived, calls=2):
     with pytest.MonkeyPatch.context() as patch:
         tensors, made = model(), [Engine(2), Engine(2)]
         world = ApartWorld(patch, tensors, 2, made, 300)
-        [[node], [other]] = world.spread(2)
+        [[node], _] = world.spread(2)
         world.plan()
         assert not any(world.send(1))
         node.lost_at = when, calls
         began = time.monotonic()
-        with pytest.raises(EngineDeadError, match="has lost its part on node 10.0.0.2"):
+        with pytest.raises(EngineDeadError, match=r"has lost its part on node 10\.0\.0\.2"):
             world.send(2)
         assert time.monotonic() - began < 30  # the deadline of the hosts is 60 s
         assert made[0].is_closed and not made[1].is_closed and made[0].versions == made[1].versions == [1]
         exchange.leave(node.host)  # its threads would wait until their own deadlines
         exchange.finish(node.host)
-        with pytest.raises(EngineDeadError, match="has lost its part on node 10.0.0.2"):
+        with pytest.raises(EngineDeadError, match=r"has lost its part on node 10\.0\.0\.2"):
             world.plan()
         made[0].is_closed = False  # it is started again, and with it a process on the other node
         world.readers.members[0].host.apply.remote(lambda host: setattr(host, "others", [OtherNode()])).result(60)

@@ -82,7 +82,7 @@ class Rank:
 
 
 class Engine:
-    """A rollout backend with ranks. ``damage``: a byte to change in the memory of the rank ``damaged`` before a round."""
+    """A rollout backend with ranks. ``damage``: a byte to change in the memory of rank ``damaged`` before a round."""
 
     damaged = 0
 
@@ -228,7 +228,7 @@ class World:
 
 
 class OtherNode:
-    """Another node of an engine, whose host is here; it does not answer any more from call ``lost_at`` of a function."""
+    """Another node of an engine, whose host is here; it answers no more from call ``lost_at`` of a function."""
 
     def __init__(self):
         self.host, self.pool, self.is_lost = World.host(None), ThreadPoolExecutor(4), False
@@ -273,10 +273,7 @@ class ApartWorld(World):
         for each in self.readers.members:
             if each.rank in lost:
                 each.host.apply.remote(how or end).result(60)
-        if lost:
-            for each in readers:
-                each.host.apply.remote(exchange.leave).result(60)
-        elif any(isinstance(each.result(), Broken) for each in ended(calls)):
+        if lost or any(isinstance(each.result(), Broken) for each in ended(calls)):
             for each in readers:
                 each.host.apply.remote(exchange.leave).result(60)
         errors = [call.reference.exception(60) for call in calls]

@@ -51,11 +51,16 @@ def test_weights_that_are_copied_as_they_are_pass_by_the_loader(monkeypatch):
 
 @pytest.mark.parametrize(
     ("actors", "engines", "ranks", "bucket", "nodes"),
-    [(2, 1, 2, 500, 1), (1, 2, 1, 10_000, 1), (3, 2, 2, 300, 1), (2, 1, 2, 300, 2), (2, 2, 4, 500, 2), (1, 1, 4, 300, 4)],
+    [
+        (2, 1, 2, 500, 1),
+        (1, 2, 1, 10_000, 1),
+        (3, 2, 2, 300, 1),
+        (2, 1, 2, 300, 2),
+        (2, 2, 4, 500, 2),
+        (1, 1, 4, 300, 4),
+    ],
 )
-def test_engines_apart_have_the_same_bits_and_get_each_element_once(
-    monkeypatch, actors, engines, ranks, bucket, nodes
-):
+def test_engines_apart_have_the_same_bits_and_get_each_element_once(monkeypatch, actors, engines, ranks, bucket, nodes):
     tensors, made = model(), [Engine(ranks) for _ in range(engines)]
     world = ApartWorld(monkeypatch, tensors, actors, made, bucket)
     others = world.spread(nodes)

@@ -98,7 +98,9 @@ def settle(
         ready = wait.some(calls)
         calls = [call for call in calls if call not in ready]
         is_whole = not (lost or broken)
-        for member, result in [each for call, found in ready.items() for each in zip(call.called(), found, strict=True)]:
+        for member, result in [
+            each for call, found in ready.items() for each in zip(call.called(), found, strict=True)
+        ]:
             if isinstance(result, Broken):
                 broken.append(f"{member}: {result.text}")
             elif isinstance(result, EngineDeadError) and result.workers:

@@ -354,7 +354,7 @@ def _exchange(into: Tensor, given: Tensor, sizes_into: Sequence[int], sizes: Seq
 
 @dataclass
 class Reader:
-    """A rollout worker's end: links from the ports of its engine's ranks, and the place of each round in their memory."""
+    """A rollout worker's end: links from the ports of its engine's ranks; the place of each round in their memory."""
 
     links: Sequence[Link]
     places: Sequence[Sequence[tuple[int, int]]]
