@@ -64,6 +64,7 @@ class Exchange:
         deadline = time.monotonic() + self.actor.timeout
         now = readers, self.rollout.starts
         if self.joined != now:
+            self.joined = (), 0
             self._join(readers, deadline)
             self.joined = now
         calls = self.actor.apply(send, verify)

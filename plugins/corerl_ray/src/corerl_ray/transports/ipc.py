@@ -47,6 +47,7 @@ class Ipc:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
         now = readers, self.rollout.starts
         if self.linked != now:
+            self.linked = (), 0
             self._link(readers, deadline)
             self.linked = now
         if self.plan is not None:
