@@ -1,5 +1,6 @@
 """Weights in pieces, from the ranks of an actor to the ranks of engines."""
 
+import functools
 import multiprocessing
 import os
 import threading
@@ -14,8 +15,10 @@ import torch
 from pieces_world import ApartWorld, Engine, World, assert_loaded, model
 
 from corerl.errors import RunError
-from corerl_ray.transports import exchange
+from corerl_ray.calls import Member
+from corerl_ray.transports import exchange, sharded
 from corerl_ray.transports.broadcast import Channel
+from corerl_ray.transports.ipc import Ipc
 from corerl_ray.transports.sharded import Filling, Sends
 
 
@@ -209,6 +212,24 @@ def test_an_engine_apart_that_fails_does_not_hold_up_the_others(monkeypatch):
     made[0].fails_at = None
     assert not any(world.send(2))
     assert_loaded(made, tensors)
+
+
+@pytest.mark.parametrize("transport", [exchange.Exchange, functools.partial(Ipc, in_pieces=True)])
+def test_the_plan_is_made_again_if_engines_started_again_in_the_same_workers(monkeypatch, transport):
+    made = []
+    for module in (exchange, sharded):
+        monkeypatch.setattr(module, "make", lambda *arguments: made.append(arguments[2]) or True)
+    monkeypatch.setattr(exchange, "settle", lambda *_: None)
+    apply = SimpleNamespace(remote=lambda *_: None)
+    reader = Member("rollout", 0, 1, SimpleNamespace(apply=apply), SimpleNamespace(address="127.0.0.1"))
+    waiter = SimpleNamespace(wait=lambda calls, *_: [0 for _ in calls])
+    actor = SimpleNamespace(members=(reader,), apply=lambda *_: [], timeout=60.0, waiter=waiter)
+    rollout = SimpleNamespace(starts=0, has=lambda _: True)
+    own = transport(actor, rollout, 100)
+    for starts, expected in ((0, 1), (0, 1), (1, 2), (1, 2)):
+        rollout.starts = starts
+        own.send((reader,), 1, verify=False)
+        assert len(made) == expected
 
 
 def test_values_are_cast_before_they_are_sent(monkeypatch):
