@@ -8,11 +8,13 @@ import json
 import os
 import signal
 import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 import ray
 from ray_nodes import FOLDER, cluster_of, leaders, train
 
+from corerl.cli.main import run
 from corerl_ray.transports import exchange, sharded
 
 ROUND = 60_000
@@ -20,7 +22,11 @@ ROUND = 60_000
 
 APART = ("runtime.n_gpus_per_node=2", "rollout.nnodes=2", "rollout.n_gpus_per_node=1")
 SHARED = ("runtime.nnodes=2",)
-STAGES = ("rollout.tensor_model_parallel_size=1", "rollout.pipeline_model_parallel_size=2")
+STAGES = (
+    "rollout.tensor_model_parallel_size=1",
+    "rollout.pipeline_model_parallel_size=2",
+    f"model.path={FOLDER}/stages",
+)
 TRANSPORT = "runtime.options.weights_transport"
 
 RUNS = {
@@ -79,6 +85,10 @@ def small_rounds(module: Any) -> None:
 
 
 def main() -> None:
+    shape = ["--vocab-size", "300", "--hidden-size", "64", "--layers", "2", "--heads", "2", "--kv-heads", "1"]
+    corpus = ["--corpus", f"{FOLDER}/data/train.parquet", "--initializer-range", "0.1"]
+    with redirect_stdout(sys.stderr):
+        assert run(["tiny-model", "--out", f"{FOLDER}/stages", *corpus, *shape]) == 0
     cluster = cluster_of(2, 1, 1)
     small_rounds(exchange)
     small_rounds(sharded)
