@@ -1,12 +1,16 @@
 """A GRPO step with one engine of two ranks: on two nodes of Ray, which are two GPUs of one machine, or on one node.
 
-Two GPUs and about 60 to 110 s each; every line is a run of its own:
+Two GPUs, or three or four with ``--trainers``, and about 60 to 110 s each; every line is a run of its own:
 
     PYTHON=.venv-vllm/bin/python; SGLANG="--backend sglang --python .venv-sglang/bin/python"
     python benchmarks/gpu/engine_nodes.py --python $PYTHON                                    # tensor parallel
     python benchmarks/gpu/engine_nodes.py --python $PYTHON --pipeline 2                       # a stage on each node
     python benchmarks/gpu/engine_nodes.py --python $PYTHON --nodes 1 --pipeline 2 --transport sharded
     python benchmarks/gpu/engine_nodes.py --python $PYTHON --nodes 1 --data-parallel 2        # experts
+    python benchmarks/gpu/engine_nodes.py --python $PYTHON --transport sharded                # parts, over two nodes
+    python benchmarks/gpu/engine_nodes.py --python $PYTHON --trainers 2 --transport exchange  # four GPUs, three nodes
+    python benchmarks/gpu/engine_nodes.py --python $PYTHON --trainers 2 --transport broadcast # beside it: whole weights
+    python benchmarks/gpu/engine_nodes.py --python $PYTHON --trainers 1 --transport exchange --pipeline 2   # three GPUs
     python benchmarks/gpu/engine_nodes.py $SGLANG                                             # tensor parallel
     python benchmarks/gpu/engine_nodes.py $SGLANG --pipeline 2
     python benchmarks/gpu/engine_nodes.py $SGLANG --nodes 1 --pipeline 2 --transport sharded
@@ -16,8 +20,11 @@ Two GPUs and about 60 to 110 s each; every line is a run of its own:
 With two nodes, each has one GPU (``CUDA_VISIBLE_DEVICES`` of its raylet). Two ranks of ``fsdp`` train, one on each GPU.
 The engine has the same two GPUs: its head on one node, a follower on the other. Weights are random, in a published
 shape, of 8 layers; the engine gets them whole by ``ipc`` on the head's node, and its first rank broadcasts them to the
-other, or by parts (``--transport``, one node). The engine sleeps during the update of the policy. Data parallel ranks
+other, or by parts (``--transport sharded``). The engine sleeps during the update of the policy. Data parallel ranks
 of SGLang on two nodes need two machines, because both nodes need the same ports.
+
+With ``--trainers``, as many further GPUs of a further node train, and weights travel between the pools: by parts
+(``exchange``: on each of the engine's nodes a process receives them for the rank there), or whole (``broadcast``).
 
 A line for each step: seconds; ``update`` is a whole update of the engine's weights, with digests of all tensors in both
 ranks. ``difference`` is the mean difference of log-probs of engine and trainer: the second step samples from weights
@@ -98,13 +105,13 @@ def material(folder: Path, asked: argparse.Namespace) -> Path:
     return folder / "config.yaml"
 
 
-def cluster_of_nodes(device: str, nodes: int) -> Any:
-    """Each node sees as many GPUs."""
-    cluster, before, own = None, os.environ.get("CUDA_VISIBLE_DEVICES"), GPUS // nodes
-    visible = (before or ",".join(map(str, range(GPUS)))).split(",")
-    for node in range(nodes):
+def cluster_of_nodes(device: str, sizes: list[int]) -> Any:
+    """Nodes that see so many GPUs each."""
+    cluster, before = None, os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = (before or ",".join(map(str, range(sum(sizes))))).split(",")
+    for node, own in enumerate(sizes):
         if device == "cuda":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[node * own :][:own])
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[sum(sizes[:node]) :][:own])
         resources: dict[str, Any] = {"num_cpus": 8, "num_gpus": own}
         if cluster is None:
             cluster = Cluster(initialize_head=True, head_node_args=resources)
@@ -168,12 +175,16 @@ def keys(asked: argparse.Namespace, address: str) -> list[str]:
     }
     transport = f", weights_transport: {asked.transport}" if asked.transport else ""
     options = f"options: {{address: {address}{transport}}}"
+    nodes = {"nnodes": asked.nodes, "n_gpus_per_node": GPUS // asked.nodes}
+    training = {"nnodes": 1, "n_gpus_per_node": asked.trainers} if asked.trainers else nodes
     return [
         *(f"data.train_batch_size={size}", f"data.max_response_length={response}", "data.max_prompt_length=64"),
         *("actor.strategy=fsdp", f"actor.device={asked.device}", f"actor.ppo_mini_batch_size={size}"),
         f"model.dtype={'fp32' if small else 'bf16'}",
         "actor.optim.lr=1e-4",
-        f"runtime={{name: ray, nnodes: {asked.nodes}, n_gpus_per_node: {GPUS // asked.nodes}, {options}}}",
+        f"runtime={{name: ray, {options}}}",
+        *(f"runtime.{name}={number}" for name, number in training.items()),
+        *(f"rollout.{name}={number}" for name, number in nodes.items() if asked.trainers),
         *(f"rollout.name={asked.backend}", "rollout.n=4"),
         *(f"rollout.{name}_parallel_size={number}" for name, number in sizes.items()),
         *(f"rollout.options.python={asked.python}", "rollout.options.load_format=dummy"),
@@ -196,12 +207,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--pipeline", type=int, choices=(1, 2), default=1, help="stages of layers")
     parser.add_argument("--data-parallel", type=int, choices=(1, 2), default=1, help="of a model with experts")
-    parser.add_argument("--transport", choices=("sharded",), help="weights by parts, on one node")
+    parser.add_argument("--trainers", type=int, choices=(0, 1, 2), default=0, help="GPUs of training; 0: the engine's")
+    parser.add_argument(
+        "--transport", choices=("sharded", "exchange", "broadcast"), help="weights by parts; broadcast: whole"
+    )
     parser.add_argument("--shape", choices=SHAPES, help="default: qwen2.5-0.5b, or qwen3-moe-small if data parallel")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=150.0, help="limit of all")
     asked = parser.parse_args()
+    if asked.transport and (asked.transport == "sharded") == bool(asked.trainers):
+        parser.error("sharded is for GPUs that training and engine share, exchange and broadcast are for --trainers")
     asked.python = str(Path(asked.python).absolute())
     asked.shape = asked.shape or ("qwen3-moe-small" if asked.data_parallel > 1 else "qwen2.5-0.5b")
     return asked
@@ -217,7 +233,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = material(folder, asked)
-        cluster = cluster_of_nodes(asked.device, asked.nodes)
+        sizes = [*filter(None, [asked.trainers]), *[GPUS // asked.nodes] * asked.nodes]
+        cluster = cluster_of_nodes(asked.device, sizes)
         clusters.append(cluster)
         ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         starting = time.monotonic()
@@ -235,6 +252,7 @@ def main() -> int:
     parts = GPUS // asked.pipeline // asked.data_parallel
     engine = f"{parts} tensor x {asked.pipeline} pipeline x {asked.data_parallel} data parallel"
     title = f"{asked.backend}, {engine}, {asked.nodes} nodes, {asked.device}, weights {asked.transport or 'whole'}"
+    title += f", {asked.trainers} further GPUs train" if asked.trainers else ""
     made = Table("step", "gen s", "update s", "handover s", "step s", "difference", "limit", title=title)
     fails = bool(code or left or len(steps) != asked.steps)
     most = LIMIT[asked.device] * (3 if "moe" in asked.shape else 1)

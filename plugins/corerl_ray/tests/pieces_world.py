@@ -5,17 +5,19 @@ objects of this process with loaders as those of engines: fused, divided, padded
 import gc
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import torch
 
 from corerl.contracts.pieces import Piece
-from corerl.errors import RunError
+from corerl.errors import EngineDeadError, RunError
 from corerl_engines.remote import pieces
 from corerl_ray.calls import Call
 from corerl_ray.transports import exchange, sharded
+from corerl_ray.transports.broadcast import Broken
 from corerl_torch.weights.digest import digest
 
 HIDDEN, WIDTH, HEADS, KV, HEAD, VOCABULARY, EXPERTS = 8, 12, 4, 1, 2, 13, 4
@@ -80,11 +82,16 @@ class Rank:
 
 
 class Engine:
-    """A rollout backend with ranks. ``damage``: a byte to change in the memory of the first rank before a round."""
+    """A rollout backend with ranks. ``damage``: a byte to change in the memory of rank ``damaged`` before a round."""
+
+    damaged = 0
 
     def __init__(self, ranks, in_place=True, dtype=torch.float32):
         self.ranks = [Rank(rank, ranks, in_place, dtype) for rank in range(ranks)]
-        self.versions, self.damage, self.fails_at = [], None, None
+        self.versions, self.damage, self.fails_at, self.is_closed = [], None, None, False
+
+    def close(self):
+        self.is_closed = True
 
     def needs(self, weights):
         self.found = [pieces.find(rank.load, weights) for rank in self.ranks]
@@ -98,6 +105,8 @@ class Engine:
             rank.receiver = pieces.Receiver(found, plan, rank.in_place, "cpu", digest)
 
     def update_pieces(self, rounds, version, *, verify=False):
+        if self.is_closed:
+            raise RunError("the engine is closed")
         for rank in self.ranks:
             for tensor in rank.parameters.values():
                 tensor.fill_(torch.nan)
@@ -107,13 +116,15 @@ class Engine:
             if each.number == self.fails_at:
                 raise RunError("the engine fails")
             for rank, own, place in zip(self.ranks, loaded, each.places, strict=True):
-                if self.damage is not None and rank.rank == 0 and each.number == 0:
+                if self.damage is not None and rank.rank == self.damaged and each.number == 0:
                     rank.receiver._memory[place[0] + self.damage] += 1
                 changed, names = rank.receiver.take(each.number, *place, verify=verify)
                 own |= names
                 if changed:
                     raise RunError(f"weight '{changed[0]}' arrived changed")
             each.done()
+        if self.is_closed:
+            raise RunError("the engine is closed")
         assert all(own == set(rank.parameters) for rank, own in zip(self.ranks, loaded, strict=True))
         self.versions.append(version)
 
@@ -202,7 +213,7 @@ class World:
 
     @staticmethod
     def host(worker):
-        return SimpleNamespace(worker=worker, transport=None, timeout=60.0, address="127.0.0.1")
+        return SimpleNamespace(worker=worker, transport=None, timeout=60.0, address="127.0.0.1", others=())
 
     def plan(self):
         ask = sharded.Asking(Waiter(), 0.0, "test")
@@ -216,8 +227,39 @@ class World:
             raise next(filter(None, errors))
 
 
+class OtherNode:
+    """Another node of an engine, whose host is here; it answers no more from call ``lost_at`` of a function."""
+
+    def __init__(self):
+        self.host, self.pool, self.is_lost = World.host(None), ThreadPoolExecutor(4), False
+        self.lost_at = None, 0
+
+    def apply(self, function, *args):
+        when, left = self.lost_at
+        if function is when:
+            self.lost_at = when, left - 1
+            self.is_lost = self.is_lost or not left
+        step = None if self.is_lost else self.pool.submit(function, self.host, *args)
+
+        def wait():
+            while step is not None and not step.done() and not self.is_lost:
+                time.sleep(0.001)
+            if self.is_lost:
+                raise EngineDeadError("the engine has lost its part on node 10.0.0.2: killed")
+            return step.result(60)
+
+        return wait
+
+
 class ApartWorld(World):
     """Engines' ranks are in a group with the actor's ranks, over gloo."""
+
+    def spread(self, nodes):
+        """Let each engine cover so many nodes; returns the other nodes of each."""
+        hosts = [each.host.apply.remote(lambda host: host).result(60) for each in self.readers.members]
+        for host in hosts:
+            host.others = [OtherNode() for _ in range(nodes - 1)]
+        return [host.others for host in hosts]
 
     def plan(self):
         ask = sharded.Asking(Waiter(), 0.0, "test")
@@ -231,13 +273,18 @@ class ApartWorld(World):
         for each in self.readers.members:
             if each.rank in lost:
                 each.host.apply.remote(how or end).result(60)
-        if lost:
+        if lost or any(isinstance(each.result(), Broken) for each in ended(calls)):
             for each in readers:
                 each.host.apply.remote(exchange.leave).result(60)
         errors = [call.reference.exception(60) for call in calls]
         if any(errors):
             raise next(filter(None, errors))
         return [call.reference.result() for call in calls]
+
+
+def ended(calls):
+    """The calls that end without an error, as they do."""
+    return (each for each in as_completed([call.reference for call in calls], 60) if not each.exception())
 
 
 def end(host):

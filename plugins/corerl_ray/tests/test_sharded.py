@@ -1,9 +1,12 @@
 """Weights in pieces, from the ranks of an actor to the ranks of engines."""
 
+import functools
 import multiprocessing
+import os
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 
 import lost_readers
@@ -12,8 +15,10 @@ import torch
 from pieces_world import ApartWorld, Engine, World, assert_loaded, model
 
 from corerl.errors import RunError
-from corerl_ray.transports import exchange
+from corerl_ray.calls import Member
+from corerl_ray.transports import exchange, sharded
 from corerl_ray.transports.broadcast import Channel
+from corerl_ray.transports.ipc import Ipc
 from corerl_ray.transports.sharded import Filling, Sends
 
 
@@ -47,11 +52,23 @@ def test_weights_that_are_copied_as_they_are_pass_by_the_loader(monkeypatch):
     assert_loaded([engine], tensors)
 
 
-@pytest.mark.parametrize(("actors", "engines", "ranks", "bucket"), [(2, 1, 2, 500), (1, 2, 1, 10_000), (3, 2, 2, 300)])
-def test_engines_apart_have_the_same_bits_and_get_each_element_once(monkeypatch, actors, engines, ranks, bucket):
+@pytest.mark.parametrize(
+    ("actors", "engines", "ranks", "bucket", "nodes"),
+    [
+        (2, 1, 2, 500, 1),
+        (1, 2, 1, 10_000, 1),
+        (3, 2, 2, 300, 1),
+        (2, 1, 2, 300, 2),
+        (2, 2, 4, 500, 2),
+        (1, 1, 4, 300, 4),
+    ],
+)
+def test_engines_apart_have_the_same_bits_and_get_each_element_once(monkeypatch, actors, engines, ranks, bucket, nodes):
     tensors, made = model(), [Engine(ranks) for _ in range(engines)]
     world = ApartWorld(monkeypatch, tensors, actors, made, bucket)
+    others = world.spread(nodes)
     plan = world.plan()
+    assert all(len(node.host.transport.ends) == ranks // nodes for own in others for node in own)
     assert plan.crossing == plan.values  # nothing stays
     for version in (1, 2, 3):
         assert not any(world.send(version, verify=version == 2))
@@ -81,7 +98,7 @@ def stand_in(log, rounds, worker=None):
     group = Group(log)
     channel = Channel(SimpleNamespace(store=store), group, torch.device("cpu"))
     end = exchange.End(Filling(own, torch.device("cpu"), exchange.BUFFERS), channel)
-    return SimpleNamespace(transport=exchange.Ends([end]), worker=worker, timeout=60.0), end, group
+    return SimpleNamespace(transport=exchange.Ends([end]), worker=worker, timeout=60.0, others=()), end, group
 
 
 def wait_for(condition):
@@ -117,14 +134,14 @@ def test_a_rollout_worker_requests_a_round_before_the_last_one_is_loaded():
     receiving = threading.Thread(target=end.receive, args=(60.0,))
     receiving.start()
     wait_for(lambda: len(log) == 2)  # none has arrived
-    rounds = host.transport.rounds(60.0)
+    rounds = exchange.rounds(host)
     group.through = 2
     assert [next(rounds).number, next(rounds).number] == [0, 1]  # the second is announced before the first is done
     assert [number for what, number in log if what == "start"] == [0, 1]  # whose memory the third needs
-    host.transport.done()
+    exchange.done(host)
     wait_for(lambda: ("start", 2) in log)
     assert ("start", 3) not in log
-    host.transport.done()
+    exchange.done(host)
     receiving.join(20)
     group.through = 4
     assert [each.number for each in rounds] == [2, 3]
@@ -148,10 +165,40 @@ def test_a_transfer_has_one_collective_a_round_and_a_rank_waits_for_digests_once
     assert_loaded([engine], tensors)
 
 
-@pytest.mark.parametrize("loss", [lost_readers.one_ends, lost_readers.one_falls_silent])
-def test_a_lost_rollout_worker_ends_the_transfer_and_the_others_go_on_in_another_group(loss):
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        process.submit(loss).result(120)
+@pytest.fixture(scope="module")
+def process():
+    """Starts in some seconds; it ends at once, without the ends of gloo's groups, which wait."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as made:
+        yield made
+        with pytest.raises(BrokenProcessPool):
+            made.submit(os._exit, 0).result(60)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lost_readers.one_ends,
+        lost_readers.one_falls_silent,
+        lost_readers.a_node_falls_silent,
+        lost_readers.a_node_falls_silent_before,
+    ],
+)
+def test_a_lost_rollout_worker_or_node_ends_the_transfer_and_the_others_go_on_in_another_group(process, loss):
+    process.submit(loss).result(120)
+
+
+def test_a_changed_byte_on_another_node_is_found_and_the_next_update_is_whole(monkeypatch):
+    tensors, engine = model(), Engine(2)
+    world = ApartWorld(monkeypatch, tensors, 2, [engine], 300)
+    world.spread(2)
+    plan = world.plan()
+    first = min((one for one in plan.rounds[0].parts if one.receiver == 1), key=lambda one: one.received_at)
+    engine.damaged, engine.damage = 1, first.received_at + 16
+    with pytest.raises(RunError, match=f"weight '{first.name}' arrived changed"):
+        world.send(1, verify=True)
+    engine.damage = None
+    assert not any(world.send(2, verify=True))
+    assert_loaded([engine], tensors)
 
 
 def test_an_engine_apart_that_fails_does_not_hold_up_the_others(monkeypatch):
@@ -165,6 +212,24 @@ def test_an_engine_apart_that_fails_does_not_hold_up_the_others(monkeypatch):
     made[0].fails_at = None
     assert not any(world.send(2))
     assert_loaded(made, tensors)
+
+
+@pytest.mark.parametrize("transport", [exchange.Exchange, functools.partial(Ipc, in_pieces=True)])
+def test_the_plan_is_made_again_if_engines_started_again_in_the_same_workers(monkeypatch, transport):
+    made = []
+    for module in (exchange, sharded):
+        monkeypatch.setattr(module, "make", lambda *arguments: made.append(arguments[2]) or True)
+    monkeypatch.setattr(exchange, "settle", lambda *_: None)
+    apply = SimpleNamespace(remote=lambda *_: None)
+    reader = Member("rollout", 0, 1, SimpleNamespace(apply=apply), SimpleNamespace(address="127.0.0.1"))
+    waiter = SimpleNamespace(wait=lambda calls, *_: [0 for _ in calls])
+    actor = SimpleNamespace(members=(reader,), apply=lambda *_: [], timeout=60.0, waiter=waiter)
+    rollout = SimpleNamespace(starts=0, has=lambda _: True)
+    own = transport(actor, rollout, 100)
+    for starts, expected in ((0, 1), (0, 1), (1, 2), (1, 2)):
+        rollout.starts = starts
+        own.send((reader,), 1, verify=False)
+        assert len(made) == expected
 
 
 def test_values_are_cast_before_they_are_sent(monkeypatch):

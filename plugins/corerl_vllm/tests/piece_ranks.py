@@ -9,7 +9,7 @@ from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.fsdp import FsdpStrategy
 
-HOST = SimpleNamespace(worker=None, transport=None, timeout=120.0, address="127.0.0.1")
+HOST = SimpleNamespace(worker=None, transport=None, timeout=120.0, address="127.0.0.1", others=())
 
 
 def run(job):

@@ -25,8 +25,8 @@ MARK = "CORERL_TEST_OF_NODES"
 """variable of all processes of these runs"""
 
 
-def train(name: str, address: str, *overrides: str) -> tuple[list[list[list[float]]], str]:
-    """Log-probs of the rollouts of each step, as the engine gave them, and the output."""
+def train(name: str, address: str, *overrides: str, ends: int = 0) -> tuple[list[list[list[float]]], str]:
+    """Log-probs of the rollouts of each step, as the engine gave them, and the output; ``ends``: the exit code."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = run(
@@ -47,7 +47,7 @@ def train(name: str, address: str, *overrides: str) -> tuple[list[list[list[floa
                 *overrides,
             ]
         )
-    assert code == 0, said.getvalue()
+    assert code == ends, said.getvalue()
     [folder] = (FOLDER / "runs" / name).iterdir()
     steps = sorted((folder / "rollouts").glob("*.parquet"))
     return [pq.read_table(step)["rollout_log_probs"].to_pylist() for step in steps], said.getvalue()
@@ -77,13 +77,20 @@ def kill_follower(name: str, before: set[int]) -> None:
     )
 
 
-def main() -> None:
+def cluster_of(*gpus: int) -> Cluster:
+    """A cluster of nodes with so many GPUs each, and what the runs need."""
     os.environ[MARK] = str(os.getpid())
     # a reward that varies, so that weights change
     (FOLDER / "score.py").write_text("def score(response, truth, source, extra):\n    return len(response) % 2\n")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 2})
-    cluster.add_node(num_cpus=4, num_gpus=2)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": gpus[0]})
+    for each in gpus[1:]:
+        cluster.add_node(num_cpus=4, num_gpus=each)
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    return cluster
+
+
+def main() -> None:
+    cluster = cluster_of(2, 2)
     one, _ = train("one", cluster.address, "rollout.n_gpus_per_node=2")
     threading.Thread(target=kill_follower, args=("two", leaders()), daemon=True).start()
     over = ("rollout.nnodes=2", "rollout.n_gpus_per_node=1")

@@ -87,24 +87,42 @@ def test_an_engine_over_two_nodes_computes_as_over_two_gpus_of_one_and_ends_with
     one.close()
 
 
+def of_script(name: str, *arguments: Any, seconds: float) -> dict[str, Any]:
+    """What a script beside this file prints last, in JSON."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
 @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts a cluster and three engines: set CORERL_CHAOS=1")
 def test_training_under_ray_is_the_same_with_the_engine_over_two_nodes_which_starts_again_after_a_followers_death(
     material: Path, engine_python: str
 ) -> None:
-    variables = {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_worker_niceness": "0",
-    }
-    done = subprocess.run(
-        [sys.executable, Path(__file__).parent / "ray_nodes.py", material, engine_python],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env=os.environ | variables,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen = of_script("ray_nodes.py", material, engine_python, seconds=900)
     assert seen["one"] == seen["two"][:2] and len(seen["two"]) == 8
     lost = r"has lost its part on node 127\.0\.0\.1: process \d+ ended with SIGKILL"
     assert re.search(lost, seen["said"]), seen["said"]
+    assert seen["left"] == []
+
+
+@pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts a cluster and eight engines: set CORERL_CHAOS=1")
+def test_weights_in_pieces_have_the_bits_of_whole_ones_on_both_nodes_also_after_losses_within_a_transfer(
+    material: Path, engine_python: str
+) -> None:
+    runs = ("whole", "exchange", "sharded", "faults", "stages whole", "stages")
+    seen = of_script("ray_pieces.py", material, engine_python, *runs, seconds=1800)
+    assert len(seen["whole"]) == len(seen["stages whole"]) == 7
+    assert seen["exchange"] == seen["sharded"] == seen["whole"] and seen["stages"] == seen["stages whole"]
+    assert seen["faults"] == seen["whole"][: len(seen["faults"])] and len(seen["faults"]) >= 5
+    lost = r"has lost its part on node 127\.0\.0\.1: "
+    assert re.search(lost + r"process \d+ ended with SIGKILL", seen["said"]), seen["said"]
+    assert re.search(lost + r"killed \(SIGKILL", seen["said"]), seen["said"]
+    assert re.search(r"weight '[\w.]+' arrived changed at the engine: its digest differs", seen["said"]), seen["said"]
     assert seen["left"] == []

@@ -39,6 +39,7 @@ def test_two_ranks_of_fsdp_send_each_worker_of_vllm_its_part_of_the_same_bits(
         transport=None,
         timeout=120.0,
         address="127.0.0.1",
+        others=(),
     )
 
     reader = SimpleNamespace(rank=0, world_size=1)

@@ -211,6 +211,7 @@ class Group:
         takes_weights: the workers have weights of the policy.
         without_weights: ranks of workers that were started again and have not got the policy's weights yet.
         aside: by rank, workers that are there, and whose engines have ended.
+        starts: number of times that what had ended was started again.
         exchange: the calls of spread methods.
     """
 
@@ -229,6 +230,7 @@ class Group:
     latest: dict[int, Member] = field(init=False)
     without_weights: set[int] = field(default_factory=set)
     aside: dict[int, Member] = field(default_factory=dict)
+    starts: int = 0
     exchange: Exchange = field(init=False)
     _news: dict[int, EngineDeadError] = field(default_factory=dict)
     _listener: Callable[[EngineDeadError], None] | None = None
@@ -329,6 +331,7 @@ class Group:
     def revive(self) -> None:
         """Start again what has ended, one after the other; it takes no requests before :meth:`have_weights`."""
         with self.reviving:
+            self.starts += 1
             for rank in sorted(self.latest.keys() - {member.rank for member in self.members}):
                 aside = self.aside.get(rank)
                 member = self.restart_member(rank) if aside is None else self._start_engine(aside)

@@ -92,11 +92,13 @@ class WorkerHost:
     Attributes:
         transport: state of a transport of weights between calls.
         mailbox: the worker's calls of spread methods.
+        others: the other nodes of the worker's engine, each a :class:`corerl_ray.nodes.OtherNode`.
     """
 
     worker: Any
     transport: Any
     mailbox: Mailbox
+    others: Sequence[Any] = ()
 
     def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
         faulthandler.enable()  # a crash writes its stack to the log
@@ -120,12 +122,9 @@ class WorkerHost:
     def build(
         self, environment: Mapping[str, str], worker: type, args: Sequence[Any], others: Sequence[Any] = ()
     ) -> Place | Failure:
-        """Build the worker; returns its share of split work.
-
-        Args:
-            others: other nodes of its engine, :class:`corerl_ray.nodes.OtherNode`.
-        """
+        """Build the worker; returns its share of split work."""
         os.environ.update(environment)
+        self.others = others
         try:
             if others:
                 from corerl_engines import nodes

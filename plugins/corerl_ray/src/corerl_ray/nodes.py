@@ -1,20 +1,22 @@
-"""The other nodes of a rollout worker whose engine covers several: an actor on each starts a follower."""
+"""The other nodes of a rollout worker whose engine covers several: an actor on each starts a follower, and receives
+weights for the engine's ranks there.
+"""
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
-import ray.util
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from corerl.errors import RunError
+from corerl.errors import EngineDeadError, RunError
 from corerl_engines import nodes
-from corerl_ray.host import Failure, end_with_parent, hear_of_children
+from corerl_ray.ends import exit_cause
+from corerl_ray.host import CONTROL, Failure, WorkerHost
 
 REPORTING = 20.0
 """seconds for a node's report on the end of its process"""
@@ -30,6 +32,7 @@ class OtherNode:
         environment: variables that Ray may log.
         own: variables that are sent in a call: devices, secrets.
         timeout: of a start, in seconds.
+        longest: of a step of a transport of weights, in seconds.
     """
 
     address: str
@@ -38,6 +41,7 @@ class OtherNode:
     environment: Mapping[str, str]
     own: Mapping[str, str]
     timeout: float
+    longest: float
     _host: Any = field(default=None, init=False)
 
     def start(self, order: nodes.Order) -> None:
@@ -49,10 +53,10 @@ class OtherNode:
             scheduling_strategy=self.place,
             runtime_env={"env_vars": dict(self.environment)},
             max_restarts=0,
-            max_concurrency=2,
+            max_concurrency=CONTROL,
             enable_task_events=False,
             **self.options,
-        ).remote(str(Path.cwd()), sys.path)
+        ).remote(str(Path.cwd()), sys.path, self.longest)
         try:
             result = ray.get(self._host.start.remote(order, self.own), timeout=self.timeout)
         except RayError as error:
@@ -67,21 +71,35 @@ class OtherNode:
         except RayError:
             return "the node cannot be reached: its machine or the network failed"
 
+    def apply(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Begin ``function(host, *args)`` there, a step of a transport of weights; returns the wait for its result.
 
-class PartHost:
-    """The actor of a follower, on its node."""
+        The wait raises:
+            EngineDeadError: the process there has ended, or does not answer.
+            CoreRLError: from the step.
+        """
+        reference = self._host.apply.remote(function, *args)
 
-    def __init__(self, folder: str, paths: Sequence[str]) -> None:
-        hear_of_children()
-        end_with_parent()
-        if Path(folder).is_dir():
-            os.chdir(folder)
-        sys.path += [path for path in paths if path not in sys.path]
+        def wait() -> Any:
+            try:
+                result = ray.get(reference, timeout=self.longest)
+            except RayError as error:
+                why = exit_cause(str(error))
+                raise EngineDeadError(f"the engine has lost its part on node {self.address}: {why}") from None
+            if isinstance(result, Failure):
+                raise result.error(f"the engine's part on node {self.address}")
+            return result
+
+        return wait
+
+
+class PartHost(WorkerHost):
+    """The actor of a follower, on its node; steps of a transport of weights run in it as in a worker's process."""
 
     def start(self, order: nodes.Order, own: Mapping[str, str]) -> Failure | None:
         os.environ.update(own)
         try:
-            self._part = nodes.Part(order, str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
+            self._part = nodes.Part(order, self.address)
         except Exception as error:
             return Failure.of(error)
         return None

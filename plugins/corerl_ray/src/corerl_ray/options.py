@@ -6,20 +6,11 @@ from dataclasses import dataclass
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
-from corerl.errors import ConfigError
 from corerl_check import Finding, Machine, finding
 
 SECONDS = 2.0
 """seconds in which the cluster must accept a connection"""
 
-
-IN_PIECES = ("sharded", "exchange")
-"""transports that write to the memory of an engine's ranks"""
-
-ONE_MACHINE = (
-    "writes to memory beside each rank of an engine, and an engine over several machines has ranks where no rollout "
-    "worker is: use auto, whose weights the engine's first rank broadcasts"
-)
 
 WITHOUT = {
     "actor": "it has one on each of the workers' places (runtime.n_gpus_per_node, or runtime.options.workers)",
@@ -103,15 +94,6 @@ class RayOptions:
     def works_here(self) -> bool:
         """Whether all workers are on this machine; in a running cluster they may be on any machine."""
         return self.address is None
-
-    def check(self, key: str, config: TrainConfig) -> None:
-        """
-        Raises:
-            ConfigError: the transport does not reach engines over several machines.
-        """
-        gpus = config.rollout.n_gpus_per_node or config.runtime.n_gpus_per_node
-        if self.weights_transport in IN_PIECES and 0 < gpus < config.rollout.gpus_per_engine:
-            raise ConfigError("runtime.options.weights_transport", f"{self.weights_transport} {ONE_MACHINE}")
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`: whether the cluster answers; for a cluster started here, whether it has enough GPUs."""

@@ -65,10 +65,6 @@ class Places:
             )
         return role.gpus
 
-    def is_spread(self, role: Role) -> bool:
-        """Whether a worker of the role has the GPUs of several machines."""
-        return bool(self.gpus_per_node) and role.gpus > self.gpus_per_node
-
     def devices(self, timeout: float) -> list[str]:
         """``CUDA_VISIBLE_DEVICES`` of each place; requested within ``timeout`` seconds."""
         asked = [

@@ -72,7 +72,6 @@ class RayRuntime:
             raise
         self.groups: list[Group] = []
         self._transport: Transport | None = None
-        self._are_spread = False
         self._shared_gpus = SharedGpus()
         node = ray.get_runtime_context().get_node_id()
         self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health.look)
@@ -85,9 +84,7 @@ class RayRuntime:
             if name not in names:
                 raise ConfigError(f"runtime.options.ranks.{name}", f"this run has {', '.join(names)}")
         self.pools.reserve(roles)
-        places = self.pools.of(REPLICAS)
-        self._are_spread = any(role.name == REPLICAS and places.is_spread(role) for role in roles)
-        name_of(self.options, self.pools.of("actor"), places, spread=self._are_spread)
+        name_of(self.options, self.pools.of("actor"), self.pools.of(REPLICAS))
 
     def starts_together(self, role: Role) -> bool:
         """All but an engine on the GPUs of training that takes a share of the memory that it finds free."""
@@ -193,8 +190,7 @@ class RayRuntime:
 
     def _send(self, source: Group, sink: Group, readers: tuple[Member, ...], version: int, verify: bool) -> None:
         if self._transport is None:
-            of = self.pools.of
-            name = name_of(self.options, of(source.role), of(sink.role), spread=self._are_spread)
+            name = name_of(self.options, self.pools.of(source.role), self.pools.of(sink.role))
             self._transport = make(name, self.options, source, sink)
         newcomers = [member for member in sink.newcomers() if member in readers]
         try:
@@ -262,6 +258,7 @@ class RayRuntime:
                 carried(self.options.environment),
                 own | seat.visible(start),
                 self.options.start_timeout,
+                self.options.timeout,
             )
             for start in range(each, len(seat.devices), each)
         ]

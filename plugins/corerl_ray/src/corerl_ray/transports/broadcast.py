@@ -59,9 +59,8 @@ class Broadcast:
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
         try:
             settle(calls, self.actor.waiter, lambda: filter(self.rollout.has, readers), leave, deadline)
-        except EngineDeadError as error:
-            if error.workers:
-                self.joined = ()
+        except BaseException:
+            self.joined = ()
             raise
 
     def _join(self, readers: tuple[Member, ...], deadline: float) -> None:
@@ -85,7 +84,7 @@ def settle(
     leave: Callable[[WorkerHost], None],
     deadline: float,
 ) -> None:
-    """Wait for the calls of a transfer; if a rollout worker is lost, those that are ``there`` leave the group.
+    """Wait for the calls of a transfer; if its group breaks, rollout workers that are ``there`` leave it.
 
     Raises:
         EngineDeadError: rollout workers were lost.
@@ -98,17 +97,20 @@ def settle(
     while calls:
         ready = wait.some(calls)
         calls = [call for call in calls if call not in ready]
-        results = [each for call, found in ready.items() for each in zip(call.called(), found, strict=True)]
-        for member, result in results:
+        is_whole = not (lost or broken)
+        for member, result in [
+            each for call, found in ready.items() for each in zip(call.called(), found, strict=True)
+        ]:
             if isinstance(result, Broken):
                 broken.append(f"{member}: {result.text}")
             elif isinstance(result, EngineDeadError) and result.workers:
                 lost.append(result)
-                leaving = [Call(reader, reader.host.apply.remote(leave)) for reader in there()]
-                with suppress(EngineDeadError):
-                    waiter.wait(leaving, deadline, WHAT)
             elif isinstance(result, CoreRLError):
                 ended.append(result)
+        if is_whole and (lost or broken):
+            leaving = [Call(reader, reader.host.apply.remote(leave)) for reader in there()]
+            with suppress(EngineDeadError):
+                waiter.wait(leaving, deadline, WHAT)
     if lost or ended:
         raise as_one(lost) if lost else ended[0]
     if broken:

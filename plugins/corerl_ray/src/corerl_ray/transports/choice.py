@@ -6,7 +6,7 @@ from corerl.errors import ConfigError
 from corerl.registry import load_object
 from corerl_ray.calls import Member
 from corerl_ray.group import Group
-from corerl_ray.options import IN_PIECES, ONE_MACHINE, RayOptions
+from corerl_ray.options import RayOptions
 from corerl_ray.pools import Places
 from corerl_ray.transports.broadcast import Broadcast
 from corerl_ray.transports.exchange import Exchange
@@ -41,11 +41,8 @@ class TransportFactory(Protocol):
     def __call__(self, options: RayOptions, actor: Group, rollout: Group) -> Transport: ...
 
 
-def name_of(options: RayOptions, places: Places, rollout_places: Places, *, spread: bool = False) -> str:
+def name_of(options: RayOptions, places: Places, rollout_places: Places) -> str:
     """The transport named by ``weights_transport``, or one that suits the places.
-
-    Args:
-        spread: each engine covers several machines.
 
     Raises:
         ConfigError: there is none of this name, or the places do not allow it.
@@ -59,8 +56,6 @@ def name_of(options: RayOptions, places: Places, rollout_places: Places, *, spre
         raise ConfigError(
             KEY, f"{name} needs rollout workers in the actor's places; here they have a pool of their own"
         )
-    if spread and name in IN_PIECES:
-        raise ConfigError(KEY, f"{name} {ONE_MACHINE}")
     if name in ("broadcast", "exchange") and shared and gpus:
         raise ConfigError(
             KEY, f"{name} (NCCL) cannot join two workers on one GPU, and the roles share their GPUs: use ipc"

@@ -2,7 +2,8 @@
 
 As :mod:`corerl_ray.transports.sharded`, with one process group of the actor's ranks and all engines' ranks: NCCL on
 GPUs, gloo without. A rollout worker is in the group once for each rank of its engine, by a thread, on the GPU of this
-rank, where the rank reads the memory by CUDA IPC.
+rank, where the rank reads the memory by CUDA IPC. If the engine covers several nodes, the process that has started the
+engine's follower on another node is in the group for the ranks there; the rollout worker asks it for each round.
 
 Both sides have two buffers, so that a round is cast while the previous one travels, and the next one is requested
 before the engine has loaded it. On GPUs the actor's processes wait for no round, and a rollout worker waits once for
@@ -15,16 +16,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.errors import ConfigError, DeadlineError
+from corerl.errors import ConfigError, DeadlineError, EngineDeadError
 from corerl_ray.calls import Call, Member
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
@@ -35,6 +36,8 @@ from corerl_ray.transports.shared_memory import Shared
 from corerl_torch.weights.pieces import BackendWorker, Round, ShardedBackend
 from corerl_torch.weights.plan import Plan
 
+T = TypeVar("T")
+
 KEY = "runtime.options.weights_transport"
 
 BUFFERS = 2
@@ -43,29 +46,33 @@ BUFFERS = 2
 
 @dataclass
 class Exchange:
-    """The process group is made at the first transfer, and kept until a rollout worker is lost or added.
+    """The process group is made at the first transfer, and kept until a rollout worker is lost or added, or an engine
+    starts again.
 
     Attributes:
-        joined: the rollout workers in the group.
+        joined: the rollout workers in the group, and the number of starts of lost engines before.
         plan: of their engines.
     """
 
     actor: Group
     rollout: Group
     bucket_bytes: int
-    joined: tuple[Member, ...] = ()
+    joined: tuple[tuple[Member, ...], int] = (), 0
     plan: Plan | None = None
 
     def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         deadline = time.monotonic() + self.actor.timeout
-        if self.joined != readers:
+        now = readers, self.rollout.starts
+        if self.joined != now:
+            self.joined = (), 0
             self._join(readers, deadline)
+            self.joined = now
         calls = self.actor.apply(send, verify)
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
         try:
             settle(calls, self.actor.waiter, lambda: filter(self.rollout.has, readers), leave, deadline)
         except BaseException:
-            self.joined = ()
+            self.joined = (), 0
             raise
 
     def _join(self, readers: tuple[Member, ...], deadline: float) -> None:
@@ -73,7 +80,6 @@ class Exchange:
         assert actors[0].facts is not None
         ask = Asking(self.actor.waiter, deadline, WHAT)
         self.plan = make(ask, actors, readers, self.bucket_bytes, actors[0].facts.address)
-        self.joined = readers
 
 
 def make(ask: Any, actors: Sequence[Any], readers: Sequence[Any], bucket_bytes: int, address: str) -> Plan:
@@ -171,28 +177,49 @@ class End:
 
 @dataclass
 class Ends:
-    """The ends of the group in a process: several in a rollout worker, one for each rank of its engine.
+    """The ends of the group in a process: in a rollout worker, one for each rank of its engine on this node.
 
     Attributes:
-        places: of each end and round, (offset, bytes) in the memory.
+        places: of each rank of the engine, on all nodes, and round, (offset, bytes) in the memory.
         link: of the first actor worker, which listens.
+        lost: another node of the engine does not answer.
+        receiving: :meth:`End.receive` of each end.
     """
 
     ends: Sequence[End]
     places: Sequence[Sequence[tuple[int, int]]] = ()
     link: Link | None = None
+    lost: EngineDeadError | None = None
+    receiving: Sequence[Future[None]] = ()
 
-    def rounds(self, timeout: float) -> Iterator[Round]:
-        """As they arrive; those of a broken group end early."""
-        for number in range(len(self.places[0])):
-            if not all(end.arrived(timeout) for end in self.ends):
-                return
-            yield Round(number, [own[number] for own in self.places], self.done)
+    @property
+    def broken(self) -> str | None:
+        return next((end.channel.broken for end in self.ends if end.channel and end.channel.broken), None)
 
-    def done(self) -> None:
-        """Free the first round that is not."""
-        for end in self.ends:
-            end.free.release()
+
+def by_node(host: WorkerHost, values: Sequence[T]) -> list[Sequence[T]]:
+    """The values of the engine's ranks on this node, and of those on each other one."""
+    each = len(values) // (1 + len(host.others))
+    return [values[start : start + each] for start in range(0, len(values), each)]
+
+
+def ask_others(host: WorkerHost, function: Callable[..., T], *args: Sequence[Any]) -> Callable[[], list[T]]:
+    """Begin ``function(host, *own)`` on the other nodes of the engine; each of ``args`` has a value for each.
+
+    The returned wait for the results raises:
+        EngineDeadError: a node does not answer; the engine is ended, whose processes may go on.
+    """
+    given = zip(*args, strict=True) if args else [()] * len(host.others)
+    waits = [node.apply(function, *own) for node, own in zip(host.others, given, strict=True)]
+
+    def wait() -> list[T]:
+        try:
+            return [each() for each in waits]
+        except EngineDeadError:
+            cast(BackendWorker, host.worker).on_backend(lambda backend: backend.close())
+            raise
+
+    return wait
 
 
 def take_part(host: WorkerHost, parts: Sequence[Sends]) -> None:
@@ -203,19 +230,28 @@ def take_part(host: WorkerHost, parts: Sequence[Sends]) -> None:
                 end.channel.leave()
             if end.shared is not None:
                 end.shared.close()
+    here, *elsewhere = by_node(host, parts)
     own = own_device()
-    devices = [own if own.type == "cpu" else torch.device("cuda", rank) for rank in range(len(parts))]
-    host.transport = Ends([End(Filling(*each, BUFFERS)) for each in zip(parts, devices, strict=True)])
+    devices = [own if own.type == "cpu" else torch.device("cuda", rank) for rank in range(len(here))]
+    host.transport = Ends([End(Filling(*each, BUFFERS)) for each in zip(here, devices, strict=True)])
+    ask_others(host, take_part, elsewhere)()
 
 
 def expect(host: WorkerHost, plans: Sequence[dict[str, Any]], places: Sequence[Sequence[tuple[int, int]]]) -> None:
     """In a rollout worker: memory for each rank of its engine, which gets the plan."""
     host.transport.places = places
-    for end, plan in zip(host.transport.ends, plans, strict=True):
-        end.shared = Shared.new(HALVES * max(1, end.filling.own.half), end.filling.device)
-        plan["source"] = end.shared.source
+    for plan, source in zip(plans, memory(host), strict=True):
+        plan["source"] = source
     worker = cast(BackendWorker, host.worker)
     worker.on_backend(lambda backend: cast(ShardedBackend, backend).expect(plans))
+
+
+def memory(host: WorkerHost) -> list[dict[str, Any]]:
+    """Where an engine's ranks are: memory for each, as the rank opens it."""
+    for end in host.transport.ends:
+        end.shared = Shared.new(HALVES * max(1, end.filling.own.half), end.filling.device)
+    own = [end.shared.source for end in host.transport.ends]
+    return own + [source for of_node in ask_others(host, memory)() for source in of_node]
 
 
 def listen(host: WorkerHost, address: str) -> int:
@@ -233,10 +269,13 @@ def join(host: WorkerHost, address: str, port: int, ranks: Sequence[int], size: 
         link = host.transport.link or Link.connect(address, port, host.timeout)
         end.channel = Channel(link, group_of(link, end.filling.device, rank, size, host), end.filling.device)
 
-    ends = host.transport.ends
-    with ThreadPoolExecutor(len(ends)) as threads:
-        for entering in [threads.submit(enter, *own) for own in zip(ranks, ends, strict=True)]:
+    here, *elsewhere = by_node(host, ranks)
+    there = len(elsewhere)
+    entered = ask_others(host, join, [address] * there, [port] * there, elsewhere, [size] * there)
+    with ThreadPoolExecutor(len(here)) as threads:
+        for entering in [threads.submit(enter, *own) for own in zip(here, host.transport.ends, strict=True)]:
             entering.result()
+    entered()
 
 
 def send(host: WorkerHost, verify: bool) -> Broken | None:
@@ -258,38 +297,93 @@ def send(host: WorkerHost, verify: bool) -> Broken | None:
 
 
 def receive(host: WorkerHost, version: int, verify: bool) -> Broken | None:
-    """In a rollout worker: receive, and load."""
+    """In a rollout worker: receive, and load.
+
+    Raises:
+        EngineDeadError: another node of the engine does not answer; the group is left.
+    """
     own: Ends = host.transport
+    begin(host)
+    coming = rounds(host)
+    worker = cast(BackendWorker, host.worker)
+    try:
+        worker.on_backend(lambda backend: cast(ShardedBackend, backend).update_pieces(coming, version, verify=verify))
+    except Exception:
+        if not own.broken and own.lost is None:  # otherwise missing weights are expected
+            raise
+    finally:
+        for _ in range(HALVES):  # after a failure, what had arrived
+            done(host)
+        for each in coming:
+            each.done()
+        finish(host)
+    if own.lost is not None:
+        raise own.lost
+    return Broken(own.broken) if own.broken else None
+
+
+def begin(host: WorkerHost) -> None:
+    """Where an engine's ranks are: begin to receive."""
+    own: Ends = host.transport
+    own.lost = None
+    try:
+        ask_others(host, begin)()
+    except EngineDeadError as error:  # the first round will not arrive
+        own.lost = error
     for end in own.ends:
         end.free, end.arriving = threading.Semaphore(HALVES), queue.SimpleQueue()
-    rounds = own.rounds(host.timeout)
-    worker = cast(BackendWorker, host.worker)
-    with ThreadPoolExecutor(len(own.ends)) as threads:
-        receiving = [threads.submit(end.receive, host.timeout) for end in own.ends]
-        try:
-            worker.on_backend(
-                lambda backend: cast(ShardedBackend, backend).update_pieces(rounds, version, verify=verify)
-            )
-        except Exception:
-            if not any(end.channel.broken for end in own.ends if end.channel):  # otherwise missing weights are expected
-                raise
-        finally:
-            for _ in range(HALVES):  # after a failure, what had arrived
-                own.done()
-            for each in rounds:
-                each.done()
-            for end in own.ends:
-                if end.channel is not None and end.channel.broken:
-                    end.free.release()  # one that still requests rounds gets the same error
-        for receipt in receiving:
-            with suppress(BrokenError):
-                receipt.result()
-    broken = next((end.channel.broken for end in own.ends if end.channel and end.channel.broken), None)
-    return Broken(broken) if broken else None
+    threads = ThreadPoolExecutor(len(own.ends))
+    own.receiving = [threads.submit(end.receive, host.timeout) for end in own.ends]
+    threads.shutdown(wait=False)
+
+
+def rounds(host: WorkerHost) -> Iterator[Round]:
+    """In a rollout worker: as they arrive; those of a broken group end early, and everybody leaves it."""
+    places = host.transport.places
+    for number in range(len(places[0])):
+        if not arrived(host):
+            leave(host)
+            return
+        yield Round(number, [own[number] for own in places], functools.partial(done, host))
+
+
+def arrived(host: WorkerHost) -> bool:
+    """Where an engine's ranks are: wait for the next round of all; False: the group is broken."""
+    own: Ends = host.transport
+    try:
+        return all(ask_others(host, arrived)()) and all(end.arrived(host.timeout) for end in own.ends)
+    except EngineDeadError as error:
+        own.lost = error
+        return False
+
+
+def done(host: WorkerHost) -> None:
+    """Where an engine's ranks are: free the first round that is not."""
+    for end in host.transport.ends:
+        end.free.release()
+    with suppress(EngineDeadError):  # the next round will not arrive
+        ask_others(host, done)()
+
+
+def finish(host: WorkerHost) -> None:
+    """Where an engine's ranks are: wait until nothing is received any more."""
+    own: Ends = host.transport
+    with suppress(EngineDeadError):
+        ask_others(host, finish)()
+    for end in own.ends:
+        if end.channel is not None and end.channel.broken:
+            end.free.release()  # one that still requests rounds gets the same error
+    for receiving in own.receiving:
+        with suppress(BrokenError):
+            receiving.result()
 
 
 def leave(host: WorkerHost) -> None:
-    """In a rollout worker, possibly during a receive: abort it, and so the actor's sends."""
+    """Where an engine's ranks are, possibly during a receive: abort it, and so the actor's sends."""
+    there = ask_others(host, leave)
     for end in host.transport.ends:
-        end.channel.link.store.set(LEFT, "")
+        with suppress(RuntimeError):  # the process with the store has ended
+            end.channel.link.store.set(LEFT, "")
         end.channel.leave()
+    with suppress(EngineDeadError):
+        there()

@@ -32,7 +32,7 @@ class Ipc:
     Attributes:
         in_pieces: pieces are sent instead of whole weights (:mod:`corerl_ray.transports.sharded`), if the actor's ranks
             name their pieces, and the engines' ranks their needs.
-        linked: the connected rollout workers.
+        linked: the connected rollout workers, and the number of starts of lost engines before.
         plan: of pieces; None: whole weights are sent.
     """
 
@@ -40,13 +40,16 @@ class Ipc:
     rollout: Group
     half_bytes: int
     in_pieces: bool = False
-    linked: tuple[Member, ...] = ()
+    linked: tuple[tuple[Member, ...], int] = (), 0
     plan: Plan | None = None
 
     def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
-        if self.linked != readers:
+        now = readers, self.rollout.starts
+        if self.linked != now:
+            self.linked = (), 0
             self._link(readers, deadline)
+            self.linked = now
         if self.plan is not None:
             calls = self.actor.apply(sharded.send, verify)
             calls += [Call(member, member.host.apply.remote(sharded.receive, version, verify)) for member in readers]
@@ -61,17 +64,15 @@ class Ipc:
         if self.in_pieces:
             self.plan = sharded.make(Asking(waiter, deadline, WHAT), members, readers, self.half_bytes * 2 // 3)
         if self.plan is not None:
-            self.linked = readers
             return
         places = len(members) // readers[0].world_size
         waiter.wait(self.actor.apply(unlink), deadline, WHAT)
+        ports = waiter.wait([Call(reader, reader.host.apply.remote(listen)) for reader in readers], deadline, WHAT)
         sources = [members[reader.rank * places] for reader in readers]
-        ports = waiter.wait([Call(member, member.host.apply.remote(listen)) for member in sources], deadline, WHAT)
         calls = [
-            Call(member, member.host.apply.remote(connect, port)) for member, port in zip(readers, ports, strict=True)
+            Call(member, member.host.apply.remote(connect, port)) for member, port in zip(sources, ports, strict=True)
         ]
         waiter.wait(calls, deadline, WHAT)
-        self.linked = readers
 
 
 @dataclass
@@ -123,16 +124,14 @@ def unlink(host: WorkerHost) -> None:
 
 
 def listen(host: WorkerHost) -> int:
-    """In an actor worker with a rollout worker in its place: open a store; returns its port."""
-    device = own_device()
-    host.transport = Outbox(Link.listen("127.0.0.1", host.timeout), device)
-    return int(host.transport.link.port)
+    """In a rollout worker: open a store; returns its port."""
+    host.transport = Link.listen("127.0.0.1", host.timeout)
+    return int(host.transport.port)
 
 
 def connect(host: WorkerHost, port: int) -> None:
-    """In a rollout worker: connect."""
-    host.transport = Link.connect("127.0.0.1", port, host.timeout)
-    host.transport.name_receiver()
+    """In an actor worker with a rollout worker in its place: connect."""
+    host.transport = Outbox(Link.connect("127.0.0.1", port, host.timeout), own_device())
 
 
 def send(host: WorkerHost, half_bytes: int, verify: bool) -> None:

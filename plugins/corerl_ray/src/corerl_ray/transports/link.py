@@ -1,10 +1,9 @@
 """Messages between two processes about buckets, in addition to the bytes: through a store of torch.distributed."""
 
 import json
-import os
 import socket
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -14,22 +13,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from corerl_ray.processes import is_alive
 from corerl_torch.weights import Bucket, Slot
-
-LOOK = timedelta(seconds=1)
-"""seconds between two checks that the receiver lives"""
 
 
 class ReceiverGoneError(Exception):
-    """The receiving process has ended."""
+    """The receiving process, which had the store, has ended."""
 
 
 @dataclass
 class Link:
-    """Numbered messages of a sender, and answers of its receivers.
+    """Numbered messages of a sender, and answers of its receivers. One side, on any machine, has the store.
 
     Attributes:
+        name: of the sender, if others use the store, too.
         transfer: number of transfers so far; both sides count.
         last: number of the last received message.
         sent: number of the last sent message.
@@ -37,6 +33,7 @@ class Link:
 
     store: TCPStore
     timeout: timedelta
+    name: str = ""
     transfer: int = 0
     last: int = 0
     sent: int = 0
@@ -44,7 +41,7 @@ class Link:
 
     @classmethod
     def listen(cls, address: str, timeout: float) -> "Link":
-        """The sender's side; ``port`` is its port."""
+        """The side with the store; ``port`` is its port."""
         seconds = timedelta(seconds=timeout)
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         port = listener.getsockname()[1]
@@ -59,10 +56,10 @@ class Link:
         return cls(store, seconds)
 
     @classmethod
-    def connect(cls, address: str, port: int, timeout: float) -> "Link":
-        """A receiver's."""
+    def connect(cls, address: str, port: int, timeout: float, name: str = "") -> "Link":
+        """The other side."""
         seconds = timedelta(seconds=timeout)
-        return cls(TCPStore(address, port, is_master=False, timeout=seconds, wait_for_workers=False), seconds)
+        return cls(TCPStore(address, port, is_master=False, timeout=seconds, wait_for_workers=False), seconds, name)
 
     @property
     def port(self) -> int:
@@ -75,47 +72,47 @@ class Link:
 
     def begin(self) -> None:
         """Start the next transfer, as sender; messages of the last one are deleted."""
-        for key in self._keys:
-            self.store.delete_key(key)
+        with self._reaching():
+            for key in self._keys:
+                self.store.delete_key(key)
         self._keys.clear()
         self.transfer += 1
         self.sent = 0
 
     def send(self, number: int, message: object) -> None:
         self.sent = number
-        self._keys.append(f"{self.transfer}/{number}")
-        self.store.set(self._keys[-1], json.dumps(message))
+        self._keys.append(self._key(number))
+        with self._reaching():
+            self.store.set(self._keys[-1], json.dumps(message))
 
     def receive(self, number: int) -> Any:
         """Wait for a message."""
         self.last = number
-        return json.loads(self.store.get(f"{self.transfer}/{number}"))
+        return json.loads(self.store.get(self._key(number)))
 
     def confirm(self, number: int) -> None:
         """Confirm a message, as the only receiver."""
-        self.store.set(f"{self.transfer}/{number}/read", "")
-
-    def name_receiver(self) -> None:
-        """Send this process's identity, as the only receiver, on the sender's machine."""
-        self.store.set("receiver", str(os.getpid()))
+        self.store.set(f"{self._key(number)}/read", "")
 
     def confirmed(self, number: int) -> None:
         """Wait for the receiver's confirmation.
 
         Raises:
-            ReceiverGoneError: the receiver's process has ended.
+            ReceiverGoneError: the receiver's process, which had the store, has ended.
         """
-        self._keys.append(f"{self.transfer}/{number}/read")
-        deadline = time.monotonic() + self.timeout.total_seconds()
-        while True:
-            try:
-                self.store.wait([self._keys[-1]], LOOK)
-                return
-            except dist.DistStoreError:
-                if not is_alive(int(self.store.get("receiver"))):
-                    raise ReceiverGoneError from None
-                if time.monotonic() > deadline:
-                    raise
+        self._keys.append(f"{self._key(number)}/read")
+        with self._reaching():
+            self.store.wait([self._keys[-1]], self.timeout)
+
+    def _key(self, number: int) -> str:
+        return f"{self.name}/{self.transfer}/{number}"
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except dist.DistNetworkError as error:
+            raise ReceiverGoneError from error
 
 
 def describe(bucket: Bucket) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 The plan (:mod:`corerl_torch.weights.plan`) is made once, from the pieces of the actor's ranks and the needs of the
 engines' ranks. A transfer is a sequence of rounds. In each, the actor's ranks cast their parts into one buffer and
 exchange them by one all-to-all (NCCL on GPUs, gloo without), which writes into memory that the engine's rank in the
-same place reads: CUDA IPC on a GPU. One half of this memory is filled while the engine loads the other.
+same place reads: CUDA IPC on a GPU. One half of this memory is filled while the engine loads the other. The ranks of an
+engine, and so the actor's, may be on several machines: rounds are announced to the engine's rollout worker.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,11 +113,13 @@ def make(ask: Ask, actors: Sequence[Any], readers: Sequence[Any], bucket_bytes: 
     found = planned(ask, actors, readers, bucket_bytes)
     if found is None:
         return None
-    made = found.plan
-    answers = ask(actors, arrange, [sends(made, rank) for rank in range(len(actors))])
-    plans = [[received(made, each, answers[made.ports[each]][1]) for each in own] for own in found.receivers]
-    links = [[*{made.ports[each]: answers[made.ports[each]][0] for each in own}.values()] for own in found.receivers]
-    ask(readers, expect, plans, links, [[places_in(made, each) for each in own] for own in found.receivers])
+    made, of = found.plan, found.receivers
+    ports = [sorted({made.ports[each] for each in own}) for own in of]
+    stores = {port: store for store, own in zip(ask(readers, listen), ports, strict=True) for port in own}
+    ranks = range(len(actors))
+    sources = ask(actors, arrange, [sends(made, rank) for rank in ranks], [stores.get(rank) for rank in ranks], ranks)
+    plans = [[received(made, each, sources[made.ports[each]]) for each in own] for own in of]
+    ask(readers, expect, plans, ports, [[places_in(made, each) for each in own] for own in of])
     return made
 
 
@@ -269,45 +273,57 @@ class Sender:
     """An actor worker's end: its buffer, and the memory that engines' ranks in its place read.
 
     Attributes:
-        link: to the rollout worker; None: no engine's rank is in this place.
-        is_alone: the rollout worker has ended, and nobody reads.
+        link: to the rollout worker; None: no engine's rank is in this place, or the rollout worker has ended.
     """
 
     filling: Filling
     link: Link | None = None
     shared: Shared | None = None
-    is_alone: bool = False
+
+    def reach(self, step: Callable[[Link], None]) -> None:
+        """Do a step of the link as long as the rollout worker is there."""
+        if self.link is not None:
+            try:
+                step(self.link)
+            except ReceiverGoneError:
+                self.link = None
 
     def free(self, number: int) -> None:
         """Wait until the rollout worker has done with a round."""
-        if self.link is not None and not self.is_alone and number > 0:
-            try:
-                self.link.confirmed(number)
-            except ReceiverGoneError:
-                self.is_alone = True
+        if number > 0:
+            self.reach(lambda link: link.confirmed(number))
 
 
-def arrange(host: WorkerHost, own: Sends) -> tuple[int, Any]:
-    """In an actor worker: prepare; returns the port of its link, and the description of its memory for engines."""
+def listen(host: WorkerHost) -> tuple[str, int]:
+    """In a rollout worker: open a store; returns its address and port."""
+    address = host.address if host.others else "127.0.0.1"
+    host.transport = Link.listen(address, host.timeout)
+    return address, int(host.transport.port)
+
+
+def arrange(host: WorkerHost, own: Sends, store: tuple[str, int] | None, rank: int) -> Any:
+    """In an actor worker: prepare; returns the description of its memory for engines.
+
+    Args:
+        store: of the rollout worker whose engine has ranks in this place.
+    """
     if isinstance(host.transport, Sender) and host.transport.shared is not None:
         host.transport.shared.close()
     device = own_device()
     sender = host.transport = Sender(Filling(own, device))
-    if not own.half:
-        return 0, None
-    sender.link = Link.listen("127.0.0.1", host.timeout)
+    if not own.half or store is None:
+        return None
+    sender.link = Link.connect(*store, host.timeout, str(rank))
     sender.shared = Shared.new(HALVES * own.half, device)
-    return sender.link.port, sender.shared.source
+    return sender.shared.source
 
 
 def expect(
     host: WorkerHost, plans: Sequence[Mapping[str, Any]], ports: Sequence[int], places: Sequence[Sequence[Any]]
 ) -> None:
-    """In a rollout worker: connect to the ports of its engine's ranks, and pass the plan on."""
-    links = [Link.connect("127.0.0.1", port, host.timeout) for port in ports]
-    for link in links:
-        link.name_receiver()
-    host.transport = Reader(links, places)
+    """In a rollout worker: know the actor's ranks in the places of its engine's, and pass the plan on."""
+    link: Link = host.transport
+    host.transport = Reader([Link(link.store, link.timeout, str(port)) for port in ports], places)
     worker = cast(BackendWorker, host.worker)
     worker.on_backend(lambda backend: cast(ShardedBackend, backend).expect(plans))
 
@@ -315,18 +331,16 @@ def expect(
 def send(host: WorkerHost, verify: bool) -> None:
     """In every actor worker: exchange, and announce the rounds."""
     sender: Sender = host.transport
-    if sender.link is not None:
-        sender.link.begin()
+    sender.reach(Link.begin)
     for number, (given, taken, buffer) in enumerate(sender.filling.rounds(host, verify), 1):
         sender.free(number - HALVES)
         into = buffer.new_empty(0)
         if sender.shared is not None:
             into = sender.shared.data[sender.filling.own.half * ((number - 1) % HALVES) :][: sum(taken)]
         _exchange(into, buffer, taken, given)
-        if sender.link is not None:
-            if into.is_cuda:
-                torch.cuda.current_stream().synchronize()
-            sender.link.send(number, "")
+        if into.is_cuda and sender.shared is not None:
+            torch.cuda.current_stream().synchronize()
+        sender.reach(functools.partial(Link.send, number=number, message=""))
     for last in range(HALVES):
         sender.free(len(sender.filling.own.rounds) - last)
 
@@ -340,7 +354,7 @@ def _exchange(into: Tensor, given: Tensor, sizes_into: Sequence[int], sizes: Seq
 
 @dataclass
 class Reader:
-    """A rollout worker's end: links to the ports of its engine's ranks, and the place of each round in their memory."""
+    """A rollout worker's end: links from the ports of its engine's ranks; the place of each round in their memory."""
 
     links: Sequence[Link]
     places: Sequence[Sequence[tuple[int, int]]]
