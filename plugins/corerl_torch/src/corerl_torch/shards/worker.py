@@ -77,14 +77,7 @@ class Shard(Batch):
         self, experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool]
     ) -> dict[str, Measure | float]:
         """Metrics of plugins of the whole step."""
-        given: list[Mapping[str, Measure | float]] = self.hook.step_metrics(
-            experience=experience,
-            results=results,
-            truncated=truncated,
-            max_prompt_length=self.config.data.max_prompt_length,
-            responses=self.part.responses,
-        )
-        return {name: each for metrics in given for name, each in metrics.items()}
+        return self.of_plugins(experience, results, truncated, self.part.responses)
 
     def rows(self) -> Experience:
         return self._numbered(super().rows())
