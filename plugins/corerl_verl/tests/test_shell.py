@@ -37,6 +37,7 @@ def arguments(script: str, *given: str, **environment: str) -> list[str]:
         ("A=1\nlet A=7\n((A += 2)); ((B++))", "x=$A y=$B", ["x=9", "y=1"]),
         ("declare -A P=([lr]=1e-6 [n]=8)\nP[n]=9", 'x=${P[lr]} y=${P["n"]} z=${#P[@]}', ["x=1e-6", "y=9", "z=2"]),
         ("A=(7 14)\nA[1]=15\nA[3]=4", "x=${A[1]} y=${A[-1]} z=${#A[@]} ${A[@]:1:1}", ["x=15", "y=4", "z=3", "15"]),
+        ("A=(1 '2 3')\nset -- a b", '"x=${A[*]}" "$*" ${A[*]}', ["x=1 2 3", "a b", "1", "2", "3"]),
         ("M=q\nS=M\nA=(a b)", "x=${!S} ${!A[@]}", ["x=q", "0", "1"]),
         ("A=1\nf() { local A=2; B=3; }\nf; (B=4)", "x=$A y=$B", ["x=1", "y=3"]),
         ("A=1\nA=2 env true", "x=$A", ["x=1"]),
@@ -44,6 +45,7 @@ def arguments(script: str, *given: str, **environment: str) -> list[str]:
         ("set -- a 'b c'; set -- \"$@\" d", '"$@"', ["a", "b c", "d"]),
         ("printf -v A 'run_%02d' 7", "x=$A y=$'a\\tb' z=$(printf '%d' 5)", ["x=run_07", "y=a\tb", "z=5"]),
         ("", "x=$(nvidia-smi -L | wc -l) y=$(echo a | tr a b)", ["x=$(nvidia-smi -L | wc -l)", "y=$(echo a | tr a b)"]),
+        ("f() { echo a$1; echo b; }\ng() { echo a | tr a b; }", "$(f 1) x=$(g)", ["a1", "b", "x=$(g)"]),
         ("G=$(nproc)", "x=$((G * 4)) y=$((U * 8))", ["x=$((G * 4))", "y=$((U * 8))"]),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from corerl_verl.shell.arithmetic import NoNumberError, evaluate
-from corerl_verl.shell.tokens import end_of, tokens
+from corerl_verl.shell.tokens import Token, end_of, tokens
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[@*#?$!0-9-]")
@@ -26,6 +26,7 @@ class Variables:
     Attributes:
         scalars, arrays: by name; the entries of an array by their keys.
         associative: names of arrays whose keys are texts.
+        functions: their commands by name.
         environment: of the process; used for names that the script does not set.
         arguments: ``$1``, …
         unset: names that were read but are set nowhere; their place holds ``$NAME``.
@@ -36,6 +37,7 @@ class Variables:
     scalars: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, dict[str, str]] = field(default_factory=dict)
     associative: set[str] = field(default_factory=set)
+    functions: dict[str, list[Token]] = field(default_factory=dict)
     unset: set[str] = field(default_factory=set)
 
     def get(self, name: str) -> str | None:
@@ -152,8 +154,8 @@ class Variables:
     def copy(self) -> "Variables":
         """Those of a subshell; what it finds unset is known here."""
         arrays = {name: dict(own) for name, own in self.arrays.items()}
-        own = self.environment, [*self.arguments], dict(self.scalars), arrays, set(self.associative), self.unset
-        return Variables(*own)
+        own = self.environment, [*self.arguments], dict(self.scalars), arrays, set(self.associative)
+        return Variables(*own, dict(self.functions), self.unset)
 
 
 def text(raw: str, variables: Variables) -> str:
@@ -250,7 +252,8 @@ class _Expansion:
             self._literal("$")
             return at + 1
         if match[0] in ("@", "*"):
-            self._list(self.variables.arguments, quoted)
+            own = self.variables.arguments
+            self._list([" ".join(own)] if quoted and match[0] == "*" else own, quoted)
         else:
             self._add(self._value(match[0]), quoted)
         return match.end()
@@ -279,8 +282,9 @@ class _Expansion:
             entries = self.variables.keys(name) if points else self.variables.listed(name)
             if size:
                 self._add(str(len(entries)), quoted)
-            else:
-                self._list(_part(entries, rest, name, self.variables), quoted)
+                return
+            entries = _part(entries, rest, name, self.variables)
+            self._list([" ".join(entries)] if quoted and "*" in (name, (index or "")[1:2]) else entries, quoted)
             return
         value = self.variables.entry(name, index[1:-1]) if index else self.variables.get(name)
         if points and value is not None:

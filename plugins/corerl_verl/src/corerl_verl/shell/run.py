@@ -34,13 +34,10 @@ def run(script: str, variables: Variables, folder: Path | None = None) -> Script
 
 def output(command: str, variables: Variables) -> str:
     """The output of ``$(command)`` for a few commands without effects; else the text ``$(command)``."""
-    state, found = Script(variables.copy()), tokens(command)
-    if any(token.operator and token.text in ("|", "|&") for token in found):
-        return f"$({command})"
-    runner = _Runner(state, found, nested=True)
-    runner.block(())
+    state = Script(variables.copy())
+    _Runner(state, tokens(command), nested=True).block(())
     pieces = [piece for words in state.commands if (piece := printed(words)) is not None]
-    return "".join(pieces).rstrip("\n") if pieces else f"$({command})"
+    return "".join(pieces).rstrip("\n") if pieces and not state.has_pipe else f"$({command})"
 
 
 class _Runner:
@@ -66,6 +63,7 @@ class _Runner:
                 if token.text in (")", ";;") and token.text in ends:
                     return
                 self.at += 1
+                self.state.has_pipe |= self.live and token.text in ("|", "|&")
                 if token.text in ("&&", "||") and self.live:
                     wanted = status if token.text == "&&" else not status
                     self.live = wanted
@@ -301,7 +299,7 @@ class _Runner:
         start = self.at
         self._skipping(False, ("}",))
         if self.runs:
-            self.state.functions[name] = self.found[start : self.at]
+            self.state.variables.functions[name] = self.found[start : self.at]
         self.at += 1
         return True
 
@@ -336,7 +334,7 @@ class _Runner:
 
     def _call(self, words: list[str]) -> bool:
         variables = self.state.variables
-        if words[0] in self.state.functions:
+        if words[0] in variables.functions:
             return self._function_call(words)
         match words:
             case ["[", *test, "]"] | ["test", *test]:
@@ -376,7 +374,7 @@ class _Runner:
         state, variables = self.state, self.state.variables
         before, variables.arguments = variables.arguments, words[1:]
         state.scopes.append({})
-        self._within(state.functions[words[0]])
+        self._within(variables.functions[words[0]])
         for name, own in state.scopes.pop().items():
             variables.restore(name, own)
         variables.arguments = before

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corerl_verl.shell.expansion import Variables
-from corerl_verl.shell.tokens import Token
 
 
 @dataclass
@@ -14,6 +13,7 @@ class Script:
     Attributes:
         commands: expanded words of each command, in order.
         folder: of the script, for ``source``; None: no file.
+        has_pipe: a pipe was read.
         mended: whether a continuation over comments was repaired.
         calls, depth: of functions, loops and scripts; of those within each other.
         jump: ``exit``, ``return``, ``break`` or ``continue``, until it has arrived; ``levels``: loops to leave.
@@ -23,7 +23,7 @@ class Script:
     variables: Variables
     folder: Path | None = None
     commands: list[list[str]] = field(default_factory=list)
-    functions: dict[str, list[Token]] = field(default_factory=dict)
+    has_pipe: bool = False
     mended: bool = False
     calls: int = 0
     depth: int = 0
