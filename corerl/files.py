@@ -150,6 +150,8 @@ def require_name(name: str, key: str) -> None:
     Raises:
         ConfigError: it cannot.
     """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ConfigError(key, f"{name!r:.100} names a folder elsewhere")
     for part in Path(name).parts:
         if not part.isprintable():
             raise ConfigError(key, f"{name!r:.100} names a folder with a character that cannot be printed")

@@ -39,7 +39,7 @@ def damage(folder: Path) -> str:
         return f"{NAME} has blocks of {block} bytes"
     for name, written in files.items():
         path = folder / name
-        if ".." in path.parts or Path(name).is_absolute():
+        if ".." in Path(name).parts or Path(name).is_absolute():
             return f"{NAME} names {name!r}, which is outside the checkpoint"
         if not path.is_file():
             return f"{name} is missing"

@@ -4,7 +4,7 @@ import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pluggy
 import torch
@@ -15,6 +15,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
 from corerl.contracts.losses import Combined, Measure, masked_mean, values
+from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_correctors import Correction, NoCorrector, PartwiseCorrector, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
@@ -108,16 +109,23 @@ class Batch:
 
     def measures(self, responses: int) -> dict[str, Measure | float]:
         """The metrics as measures of parts, and floats of plugins; ``responses``: of the whole step."""
-        given: list[Mapping[str, Measure | float]] = self.hook.step_metrics(
-            experience=self.experience,
-            results=self.scored.results,
-            truncated=self.scored.rollouts.truncated,
+        scored = self.scored
+        self.measured |= self.of_plugins(self.experience, scored.results, scored.rollouts.truncated, responses)
+        return dict(self.measured)
+
+    def of_plugins(
+        self, experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool], responses: int
+    ) -> dict[str, Measure | float]:
+        """Metrics of plugins; a number of any library is a float."""
+        given: list[Mapping[str, Any]] = self.hook.step_metrics(
+            experience=experience,
+            results=results,
+            truncated=truncated,
             max_prompt_length=self.config.data.max_prompt_length,
             responses=responses,
         )
-        for metrics in given:
-            self.measured |= metrics
-        return dict(self.measured)
+        found = {name: each for metrics in given for name, each in metrics.items()}
+        return {name: each if hasattr(each, "count") else float(each) for name, each in found.items()}
 
     def rows(self) -> Experience:
         """All rows, as the critic trains on them."""

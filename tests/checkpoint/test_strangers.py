@@ -62,6 +62,15 @@ def test_a_manifest_of_another_shape_is_damage(checkpoint: Path, written: object
     assert words in manifest.damage(checkpoint)
 
 
+def test_a_checkpoint_on_a_path_through_the_folder_above_is_whole(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest.write(checkpoint)
+    (checkpoint.parent / "beside").mkdir()
+    monkeypatch.chdir(checkpoint.parent / "beside")
+    assert manifest.damage(Path("..") / checkpoint.name) == ""
+
+
 @pytest.mark.parametrize("content", [b"", b"../../elsewhere", b"global_step_", b"global_step_1/..", b"\xff\xfe"])
 def test_a_pointer_to_no_checkpoint_is_passed_over(
     checkpoint: Path, content: bytes, capsys: pytest.CaptureFixture[str]

@@ -152,7 +152,14 @@ def test_a_checkpoint_that_is_not_there_is_refused(tmp_path, refused):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("x" * 300, "300 bytes: at most 200"), ("a\nb", "cannot be printed"), ("é" * 120, "240 bytes")]
+    ("name", "words"),
+    [
+        ("x" * 300, "300 bytes: at most 200"),
+        ("a\nb", "cannot be printed"),
+        ("é" * 120, "240 bytes"),
+        ("../../other", "names a folder elsewhere"),
+        ("/other", "names a folder elsewhere"),
+    ],
 )
 def test_an_experiment_name_that_is_no_folder_name_is_refused(refused, name, words):
     refused([f"tracking.experiment_name={json.dumps(name)}"], "tracking.experiment_name: ", words)

@@ -92,7 +92,8 @@ def test_sampling_is_that_of_the_request_within_its_ranges():
     found = sampling_of(base, {"temperature": 0.0, "top_k": 5.0, "seed": 3.0})
     assert found == SamplingParams(10, temperature=0.0, top_p=0.9, top_k=5, stop_token_ids=(1,), seed=3)
     assert sampling_of(base, {}).seed != sampling_of(base, {}).seed
-    for name, value in {"temperature": -1, "top_p": 1.5, "top_k": 0, "seed": -1, "presence_penalty": 1}.items():
+    wrong = {"temperature": -1, "top_p": 1.5, "top_k": 0, "seed": -1, "presence_penalty": 1}
+    for name, value in [*wrong.items(), ("top_k", 1e30), ("top_k", 2.0**31), ("top_k", 1.5), ("seed", 0.5)]:
         with pytest.raises(ApiError, match=name):
             sampling_of(base, {name: value})
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from tinker_toys import Refused, datum, sample, sampler_of, tokens
 
+from corerl.contracts.rollout_backends import Completion
 from corerl_tinker.api.messages import CLASSES
+from corerl_tinker.training.sampler import Sampler
 
 NAN = float("nan")
 
@@ -60,6 +62,30 @@ def test_a_prompt_of_one_token_has_no_scores(server, client):
     assert np.isnan(np.frombuffer(read.prompt_logprobs, np.float32)).tolist() == [True]
     assert list(read.prompt_alt_tokens.tokens.shape) == [0, 3] and list(read.target_prompt_logprobs.shape) == [0, 2]
     assert read.topk_prompt_logprobs.length == 1
+
+
+@pytest.mark.parametrize("params", [{"top_k": 2**31}, {"stop": [2**80]}, {"stop": [-1]}, {"stop": [10**6]}], ids=str)
+def test_values_that_an_engine_cannot_hold_are_refused(server, client, params):
+    """In an engine they would fail the requests that it computes together with this one."""
+    name = sampler_of(client, client.create(server.model))
+    with pytest.raises(Refused, match=r"top_k|stop") as caught:
+        sample(client, name, [1, 2], params=params)
+    assert caught.value.status == 400
+
+
+def test_the_end_of_a_long_sample_is_found_in_a_few_readings():
+    texts = []
+
+    class Tokenizer:
+        def decode(self, rows, skip_special_tokens):
+            texts.append("".join(map(chr, rows[0])))
+            return [texts[-1]]
+
+    ids = [97] * 3000 + [98, 99] + [97] * 1000
+    sampler = Sampler.__new__(Sampler)
+    sampler._tokenizer = Tokenizer()
+    ended = sampler._ended(Completion(ids, [0.0] * len(ids), "length", 0), ("zz", "bc"))
+    assert list(ended.token_ids) == ids[:3002] and ended.finish_reason == "stop" and len(texts) < 20
 
 
 def test_stops_are_tokens_texts_or_none(server, client):

@@ -171,6 +171,8 @@ def test_other_models_ranks_and_optimizers_are_refused(server, client):
         client.create("other")
     with pytest.raises(Refused, match="rank 64 is too large"):
         client.create(server.model, rank=64)
+    with pytest.raises(Refused, match="model_seq_id"):  # its weights would have no address
+        client.post("create_model", session_id=client.session, model_seq_id=10**9, base_model=server.model)
     model = client.create(server.model)
     with pytest.raises(Refused, match="adamw"):
         client.result(client.call("optim_step", model, optimizer_params={"type": "dimuon"}))

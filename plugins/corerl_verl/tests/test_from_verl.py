@@ -16,6 +16,8 @@ from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import selects_part
 from corerl.registry.modules import load_file
+from corerl_verl import from_verl as from_verl_module
+from corerl_verl import hydra
 from corerl_verl.from_verl import from_verl
 from corerl_verl.keys import TABLE
 from corerl_verl.options import VerlFunctionOptions
@@ -277,3 +279,19 @@ def test_the_reward_function_of_the_page_scores(tmp_path: Path) -> None:
     file = tmp_path / "my_reward.py"
     file.write_text((ROOT / "docs" / "verl.md").read_text().split("```python\n")[1].split("```")[0])
     assert verl("so it is 4", "4", "x", {}, VerlFunctionOptions(str(file))) == 1.0
+
+
+def test_what_is_left_out_is_not_among_the_kept_arguments() -> None:
+    arguments = hydra.parse(
+        shlex.split("""
+        algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.shuffle=True
+        actor_rollout_ref.actor.optim.override_optimizer_config={eps:1e-6}
+        algorithm.rollout_correction.bypass_mode=True algorithm.rollout_correction.rollout_is=sequence
+        algorithm.rollout_correction.rollout_rs=seq_mean_k2 algorithm.rollout_correction.rollout_rs_threshold=0.1
+        """)
+    )
+    converted = from_verl_module.convert(arguments, version="0.9")
+    section = "algorithm.rollout_correction"
+    assert converted.kept == ["algorithm.adv_estimator", "rollout.name", f"{section}.rollout_rs_threshold"]
+    kinds = {argument.partition("=")[0]: remark.kind for remark in converted.remarks for argument in remark.arguments}
+    assert kinds["actor.shuffle"] == "missing" and kinds[f"{section}.rollout_rs"] == "changed"

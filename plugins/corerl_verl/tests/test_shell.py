@@ -8,6 +8,7 @@ from corerl.errors import ConfigError
 from corerl_verl.launches import of_script, of_words
 from corerl_verl.shell.expansion import Variables
 from corerl_verl.shell.run import run
+from corerl_verl.sources import read
 
 START = "python3 -m verl.trainer.main_ppo"
 
@@ -32,6 +33,20 @@ def arguments(script: str, *given: str, **environment: str) -> list[str]:
         ("", """x='["console","wandb"]'""", ['x=["console","wandb"]']),
         ("export A=1 B=2\nunset C", "x=$B", ["x=2"]),
         ("", 'x=1 "$@" y=2', ["x=1", "y=2"]),
+        ("A=3", "x=$((${A:-8} * 2)) y=$((A>2 ? 4 : U)) z=$((-7/2)) w=$((0x10 + 2**3))", ["x=6", "y=4", "z=-3", "w=24"]),
+        ("A=1\nlet A=7\n((A += 2)); ((B++))", "x=$A y=$B", ["x=9", "y=1"]),
+        ("declare -A P=([lr]=1e-6 [n]=8)\nP[n]=9", 'x=${P[lr]} y=${P["n"]} z=${#P[@]}', ["x=1e-6", "y=9", "z=2"]),
+        ("A=(7 14)\nA[1]=15\nA[3]=4", "x=${A[1]} y=${A[-1]} z=${#A[@]} ${A[@]:1:1}", ["x=15", "y=4", "z=3", "15"]),
+        ("A=(1 '2 3')\nset -- a b", '"x=${A[*]}" "$*" ${A[*]}', ["x=1 2 3", "a b", "1", "2", "3"]),
+        ("M=q\nS=M\nA=(a b)", "x=${!S} ${!A[@]}", ["x=q", "0", "1"]),
+        ("A=1\nf() { local A=2; B=3; }\nf; (B=4)", "x=$A y=$B", ["x=1", "y=3"]),
+        ("A=1\nA=2 env true", "x=$A", ["x=1"]),
+        ("A=5; unset A", "x=${A:-3}", ["x=3"]),
+        ("set -- a 'b c'; set -- \"$@\" d", '"$@"', ["a", "b c", "d"]),
+        ("printf -v A 'run_%02d' 7", "x=$A y=$'a\\tb' z=$(printf '%d' 5)", ["x=run_07", "y=a\tb", "z=5"]),
+        ("", "x=$(nvidia-smi -L | wc -l) y=$(echo a | tr a b)", ["x=$(nvidia-smi -L | wc -l)", "y=$(echo a | tr a b)"]),
+        ("f() { echo a$1; echo b; }\ng() { echo a | tr a b; }", "$(f 1) x=$(g)", ["a1", "b", "x=$(g)"]),
+        ("G=$(nproc)", "x=$((G * 4)) y=$((U * 8))", ["x=$((G * 4))", "y=$((U * 8))"]),
     ],
 )
 def test_words_are_expanded_as_in_bash(before: str, word: str, expected: list[str]) -> None:
@@ -54,6 +69,15 @@ def test_words_are_expanded_as_in_bash(before: str, word: str, expected: list[st
         ("cat > f <<EOF\nB=9\nEOF\nB=3", "3"),
         ("B=1\nfor i in 1 2 3; do B=$i; done", "3"),
         ("true || B=2; B=${B:-5}", "5"),
+        ("f() { if [ $1 = a ]; then B=2; return 0; fi; B=4; }\nf a", "2"),
+        ("for i in 1 2 3; do if ((i > 1)); then break; fi; B=$i; done", "1"),
+        ("for i in 1 2 3; do for j in 1 2; do [ $i = 2 ] && continue 2; B=$i$j; done; done", "32"),
+        ("for ((i=0; i<3; i++)); do B=$i; done", "2"),
+        ("i=0; while [ $i -lt 3 ]; do i=$((i+1)); done; until ((i > 4)); do i=9; done; B=$i", "9"),
+        ("B=0; while ! ray status; do B=1; done; while read -r line; do B=2; done", "0"),
+        ("[[ ab =~ ^(ab|c)$ ]] && B=4", "4"),
+        ("if ! python3 -m verl.trainer.main_eval; then exit 1; fi; (exit 1); B=6", "6"),
+        ("B=1; bash -c 'B=2'", "1"),
     ],
 )
 def test_control_flow_is_followed(script: str, expected: str) -> None:
@@ -64,6 +88,18 @@ def test_positional_arguments_reach_the_command() -> None:
     script = f'ENGINE=${{1:-vllm}}\n{START} n=$ENGINE "${{@:2}}"'
     assert arguments(script, "sglang", "a.b=1") == ["n=sglang", "a.b=1"]
     assert arguments(script) == ["n=vllm"]
+
+
+def test_options_of_a_script_are_read_by_its_loop() -> None:
+    case = 'case "$1" in --lr) LR=$2; shift 2;; --n=*) N="${1#*=}"; shift;; *) MORE+=("$1"); shift;; esac'
+    script = f'while [[ $# -gt 0 ]]; do {case}; done\n{START} lr=${{LR:-1}} n=${{N:-2}} "${{MORE[@]}}"'
+    assert arguments(script, "--lr", "3e-6", "a.b=1", "--n=4", "c=d e") == ["lr=3e-6", "n=4", "a.b=1", "c=d e"]
+    assert arguments(script) == ["lr=1", "n=2"]
+
+
+def test_a_shell_within_the_script_has_the_variables_of_its_line() -> None:
+    script = f'LR=3\nbash -c "{START} lr=$LR n=\\${{N:-2}} x=\\$1" name arg\nLR=4'
+    assert arguments(script) == ["lr=3", "n=2", "x=arg"]
 
 
 def test_comments_and_blank_lines_within_a_command_are_bridged_and_named() -> None:
@@ -129,3 +165,10 @@ def test_a_function_that_calls_itself_and_a_long_loop_end() -> None:
 def test_words_may_begin_with_the_program_or_not() -> None:
     assert of_words(["python3", "-m", "verl.trainer.main_ppo", "a=1"]).arguments == ["a=1"]
     assert of_words(["a=1"]).arguments == ["a=1"]
+
+
+def test_a_word_that_is_a_variable_set_nowhere_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"{START} a=1 ${{EXTRA}} b=$((NODES * 8))\n")
+    source = read([str(tmp_path / "run.sh")], {})
+    assert source.launch.arguments == ["a=1", "b=$((NODES * 8))"]
+    assert [str(remark) for remark in source.remarks] == ["$EXTRA: is set nowhere: the command gets no word for it"]

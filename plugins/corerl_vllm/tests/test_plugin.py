@@ -129,6 +129,8 @@ def test_stages_and_data_parallel_ranks_are_vllms_and_engine_args_cannot_set_the
         key = name.replace("pipeline", "pipeline_model")
         with pytest.raises(ConfigError, match=rf"engine_args.{name}: is set by rollout.{key} already"):
             engine_arguments(ModelConfig(path="none"), rollout, VllmOptions(engine_args={name: 2}), "cuda")
+        with pytest.raises(ConfigError, match=rf"engine_args.{name}: is set by rollout.{key} already"):
+            VllmOptions(engine_args={name: 2}).check("rollout.options", TrainConfig(ModelConfig(path="none")))
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,10 @@ class EngineOptions:
         """
         Raises:
             ConfigError: ``max_model_len`` is less than the longest row of the run; kept sets have no limit; quantised
-                weights on the CPU or in float32.
+                weights on the CPU or in float32; ``engine_args`` sets what a key sets.
         """
         check_record(config.rollout)
+        check_engine_args(self)
         if self.quantization != "none":
             from corerl_engines.quantization import check_quantization
 
@@ -110,7 +111,7 @@ def check_record(rollout: RolloutConfig) -> None:
         )
 
 
-def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
+def check_engine_args(options: EngineOptions, ours: Iterable[str] = ()) -> None:
     """
     Raises:
         ConfigError: ``engine_args`` sets an argument that the backend sets, or that has a key of its own.

@@ -8,6 +8,8 @@ from corerl_gateway.errors import ApiError, invalid, unsupported
 
 LARGEST = 1e300
 """number"""
+MOST_TOP_K = 2**31 - 1
+"""engines hold it in 32 bits"""
 DEPTH = 64
 """largest number of brackets within each other"""
 

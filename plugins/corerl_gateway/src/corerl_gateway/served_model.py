@@ -16,6 +16,7 @@ from corerl.rollout.recorder import Recorder
 from corerl.rollout.request_queue import RequestQueue
 from corerl_gateway.dialects.exchange import HARMLESS
 from corerl_gateway.errors import ApiError, invalid, unsupported
+from corerl_gateway.fields import MOST_TOP_K
 
 
 @dataclasses.dataclass
@@ -110,13 +111,13 @@ def sampling_of(base: SamplingParams, given: Mapping[str, float]) -> SamplingPar
         if name in given:
             raise unsupported(name, "leave it out")
     temperature, top_p = given.get("temperature", base.temperature), given.get("top_p", base.top_p)
-    top_k, seed = int(given.get("top_k", base.top_k)), int(given.get("seed", secrets.randbits(62)))
+    top_k, seed = given.get("top_k", base.top_k), given.get("seed", secrets.randbits(62))
     for name, is_right, expected in (
         ("temperature", 0 <= temperature <= 100, "a number from 0 to 100"),
         ("top_p", 0 < top_p <= 1, "a number above 0, at most 1"),
-        ("top_k", top_k == -1 or top_k >= 1, "a whole number, 1 or more, or -1"),
-        ("seed", 0 <= seed < 2**63, "a whole number, 0 to 2^63 - 1"),
+        ("top_k", top_k == -1 or (1 <= top_k <= MOST_TOP_K and not top_k % 1), f"whole, 1 to {MOST_TOP_K}, or -1"),
+        ("seed", 0 <= seed < 2**63 and not seed % 1, "a whole number, 0 to 2^63 - 1"),
     ):
         if not is_right:
             raise invalid(name, expected)
-    return dataclasses.replace(base, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+    return dataclasses.replace(base, temperature=temperature, top_p=top_p, top_k=int(top_k), seed=int(seed))

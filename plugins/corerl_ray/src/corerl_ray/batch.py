@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from corerl.contracts.dispatch import Future
 from corerl.contracts.experience import RowNumbers
@@ -19,9 +19,6 @@ from corerl_ray.runtime import RayRuntime
 from corerl_torch.shards.cut import Cut, add_measures
 from corerl_torch.shards.readers import readers_of_all_groups, readers_of_tokens
 from corerl_torch.shards.worker import Shard
-
-if TYPE_CHECKING:
-    import ray
 
 KEY = "rollout.num_workers"
 MOST = 16
@@ -108,17 +105,14 @@ class ShardedBatch:
     @Begins
     def measure(self) -> Future:
         cut, scored = self._cut, self._scored
-        measuring = self._call("measure_part", self._alike(), lambda results: results)
-        kept = self._kept("rows_for_floats") if len(cut.parts) > 1 else ([], [])
 
-        def join(results: list[Any]) -> dict[str, float]:
-            parts = measuring.result()
+        def join(parts: list[Any]) -> dict[str, float]:
             sums, floats = add_measures(parts)
             if floats and len(cut.parts) > 1:
-                floats = self._floats_of_all(cut, scored, kept[1])
+                floats = self._floats_of_all(cut, scored, [*floats])
             return values({**sums, **floats})
 
-        return pending(self._group, "measure_part", kept[0], join)
+        return self._call("measure_part", self._alike(), join)
 
     @Begins
     def rows(self) -> Future:
@@ -176,19 +170,18 @@ class ShardedBatch:
             self._group, name, calls, lambda results: KeptRows.of(references, cut.numbers(results), cut.rows)
         )
 
-    def _floats_of_all(self, cut: Cut, scored: Any, references: "Sequence[ray.ObjectRef[Any]]") -> dict[str, float]:
+    def _floats_of_all(self, cut: Cut, scored: Any, names: Sequence[str]) -> dict[str, float]:
         """Metrics of plugins that are no measures: of all rows in one process, as in all later steps."""
-        share = KeptShare(references, *placed(cut.rows))
-        args = share, scored.results, scored.rollouts.truncated
+        calls, references = self._kept("rows_for_floats")
+        args = KeptShare(references, *placed(cut.rows)), scored.results, scored.rollouts.truncated
         asked = call(self._group.members[0], "measure_whole", args, {})
-        [found] = pending(self._group, "measure_whole", [asked], lambda results: results).result()
-        _, floats = add_measures([found])
+        found = pending(self._group, "measure_whole", [*calls, asked], lambda results: results[-1]).result()
         say(
-            f"one process holds the tokens of each further step: a plugin's step_metrics gives {', '.join(floats)} as "
+            f"one process holds the tokens of each further step: a plugin's step_metrics gives {', '.join(names)} as "
             "numbers of the whole step (measures, such as corerl.contracts.losses.Mean, add up)"
         )
         self._most = 1
-        return floats
+        return add_measures([found])[1]
 
 
 def _raise(cut: Cut, shards: Sequence[int], results: list[Any]) -> list[Any]:

@@ -55,6 +55,7 @@ def test_nothing_is_found_in_a_config_that_is_right(config: Path, parts: list[st
         ("data.train_batch_size=96", "data.train_batch_size", "96 prompts do not divide into mini-batches of "),
         ("actor.policy_loss=vanila", "actor.policy_loss", "unknown policy loss 'vanila' (did you mean 'vanilla'?)"),
         ("tracking.loggers=[abacus]", "tracking.loggers[0]", "unknown tracker 'abacus': it comes with corerl-abacus"),
+        ("tracking.experiment_name=../x", "tracking.experiment_name", "'../x' names a folder elsewhere"),
         ("rollout.n=many", "rollout.n", "must be an integer, not 'many'"),
         ("rollout", "", "'rollout' is not an override; one is written key=value"),
         ("preset=nonesuch", "preset", "unknown preset 'nonesuch'"),

@@ -29,9 +29,10 @@ def rollout_correction(conversion: Conversion) -> None:
     weights = _weights(conversion, section)
     rules = _rules(conversion, section)
     if bypass and conversion.trainer_v1 and (rules or weights.get("rollout_is") not in (None, "none")):
-        conversion.remark(
-            f"{SECTION}.bypass_mode=True", "verl's trainer v1 neither weighs nor rejects in this mode: both left out"
-        )
+        left = {"bypass_mode": True, **weights, **({"rollout_rs": ",".join(rules)} if rules else {})}
+        for name, value in left.items():
+            reason = "verl's trainer v1 neither weighs nor rejects in this mode: both left out"
+            conversion.remark(f"{SECTION}.{name}={value}", reason)
         weights, rules = {}, {}
     if bypass and not reinforce and weights.get("rollout_is") not in (None, "none"):
         conversion.remark(

@@ -176,7 +176,7 @@ def convert(arguments: hydra.Arguments, module: str = "verl.trainer.main_ppo", v
     _one_by_one(conversion)
     _defaults(conversion)
     touched = {argument.partition("=")[0] for remark in conversion.remarks for argument in remark.arguments}
-    kept = [key for key in given if key not in touched]
+    kept = [key for key in given if not any(f"{each}.".startswith(f"{key}.") for each in touched)]
     return Converted(_nested(conversion.values), kept, conversion.remarks, version, kind)
 
 

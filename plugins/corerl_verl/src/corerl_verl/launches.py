@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from corerl.errors import ConfigError
 from corerl_verl.shell.expansion import Variables
-from corerl_verl.shell.run import Script, run
+from corerl_verl.shell.run import run
 
 _TRAINING = re.compile(r"(^|[._])(main_(ppo|dapo|fapo|entropy)(_\w+)?|fully_async_main|main_one_step\w*)$")
 _PYTHON = re.compile(r"(.*/)?(python[\d.]*|torchrun|py)$")
@@ -65,7 +64,7 @@ def of_script(
     """
     try:
         script = run(text, Variables(environment, list(arguments)), folder)
-        launches = _launches(script, environment)
+        launches = [launch for words in script.commands if (launch := _launch(words)) is not None]
     except RecursionError:
         raise ConfigError("", "the script has too many brackets within each other") from None
     training = [launch for launch in launches if launch.trains]
@@ -86,18 +85,6 @@ def of_words(words: Sequence[str]) -> Launch:
     if not launch.trains:
         raise ConfigError("", _refusal([launch]))
     return launch
-
-
-def _launches(script: Script, environment: Mapping[str, str]) -> "list[Launch]":
-    found: list[Launch] = []
-    for words in script.commands:
-        inner = next((word for before, word in pairwise(words) if before in ("-c", "-lc")), None)
-        if inner is not None and ("main_" in inner or "verl" in inner):
-            variables = Variables(environment, [], script.variables.scalars, script.variables.arrays)
-            found += _launches(run(inner, variables), environment)
-        elif (launch := _launch(words)) is not None:
-            found.append(launch)
-    return found
 
 
 def _launch(words: Sequence[str]) -> Launch | None:

@@ -12,6 +12,7 @@ _LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha, target_modul
 _TOOLS = (
     "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
 )
+_SHUFFLE = "mini-batches have the prompts of a step in the order of the data (data.shuffle)"
 _INTERNAL = "a matter of verl's processes"
 _FUSED = "a matter of memory and speed: actor.strategy.logits_chunk_size limits the logits in memory"
 
@@ -35,8 +36,6 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("actor.use_prefix_grouper", "fsdp computes common prefixes once (actor.strategy.share_prefixes)"),
     ("actor.calculate_sum_pi_squared", "computed for the advantage estimators that need it"),
     ("actor.calculate_entropy", "actor/entropy is always measured"),
-    ("actor.shuffle", "the order of rows within a step's mini-batches is the data's"),
-    ("critic.shuffle", "the order of rows within a step's mini-batches is the data's"),
     ("*.data_loader_seed", "trainer.seed seeds all randomness"),
     ("*.use_remove_padding", "rows are packed"),
     ("*.rollout_n", "rollout.n"),
@@ -125,6 +124,8 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("critic.model.*", "critic.model has keys of CoreRL's section model"),
     ("*.optim.num_cycles", "of the schedule cosine, which the command does not select"),
     ("*.optim.*", _OPTIMIZER),
+    ("actor.shuffle", _SHUFFLE),
+    ("critic.shuffle", _SHUFFLE),
     ("actor.qat*", "CoreRL trains in bf16 or fp32; lower precision does not exist yet"),
     ("*profile*", _PROFILER),
     ("*nsight*", _PROFILER),

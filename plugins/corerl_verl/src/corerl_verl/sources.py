@@ -1,5 +1,6 @@
 """What the user gives to ``corerl config from-verl``: a script, a YAML config of verl, or a command line."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ _MENDED = Remark(
     ("the script",),
     "bash ends the command at a comment between its lines; the lines behind it are read here",
 )
+_NO_WORD = re.compile(r"\$[A-Za-z_]\w*")
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml")
 
@@ -70,8 +72,12 @@ def _script(file: Path, arguments: Sequence[str], environment: Mapping[str, str]
     if number > 1:
         others = "--launch selects another one"
         remarks.append(Remark("changed", (f"training {launch} of {number}",), f"the script starts {number}; {others}"))
+    nothing = tuple(each for each in chosen.arguments if _NO_WORD.fullmatch(each))
+    if nothing:
+        remarks.append(Remark("changed", nothing, "is set nowhere: the command gets no word for it"))
+    own = [each for each in chosen.arguments if each not in nothing]
     missing = [each for each in overrides if each not in chosen.arguments]
-    return Source(Launch(chosen.module, [*chosen.arguments, *missing]), {}, tuple(remarks), file.parent, number)
+    return Source(Launch(chosen.module, [*own, *missing]), {}, tuple(remarks), file.parent, number)
 
 
 def _text(file: Path) -> str:

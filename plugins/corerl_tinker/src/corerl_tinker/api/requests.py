@@ -9,7 +9,7 @@ import numpy as np
 
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl_gateway.errors import invalid, unsupported
-from corerl_gateway.fields import Fields
+from corerl_gateway.fields import MOST_TOP_K, Fields
 from corerl_tinker.api.wire import Limits, dense
 from corerl_tinker.errors import UserError
 from corerl_tinker.training.sampler import SampleRequest
@@ -94,8 +94,8 @@ def sample(fields: Fields, limits: Limits, stop_token_ids: tuple[int, ...]) -> S
         raise UserError(
             f"the prompt has {len(prompt)} tokens and max_tokens is {most}: the model has room for {limits.length}"
         )
-    texts, ids = _stops(given)
-    top_k, top_p = given.whole("top_k", -1), given.number("top_p", 1e-9, 1)
+    texts, ids = _stops(given, limits)
+    top_k, top_p = given.whole("top_k", -1, MOST_TOP_K), given.number("top_p", 1e-9, 1)
     temperature = given.number("temperature", 0, 100)
     seed = given.whole("seed", -(2**63), 2**64 - 1)
     sampling = SamplingParams(
@@ -124,10 +124,12 @@ def _prompt(fields: Fields, limits: Limits) -> list[int]:
     return tokens
 
 
-def _stops(given: Fields) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+def _stops(given: Fields, limits: Limits) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
     """(texts, tokens) that stop; tokens are None where those of the model apply."""
     stop = given.get("stop")
     if isinstance(stop, list) and all(type(each) is int for each in stop):
+        if not all(0 <= each < limits.vocabulary for each in stop):
+            raise UserError(f"stop has a token outside of the vocabulary of {limits.vocabulary}")
         return (), tuple(stop)
     return given.texts("stop"), None
 

@@ -11,7 +11,7 @@ from corerl_tinker.api.sampling import Samples
 from corerl_tinker.api.service import Service
 from corerl_tinker.api.sessions import Model, Session
 from corerl_tinker.errors import UserError
-from corerl_tinker.training.checkpoints import SAMPLER, TRAINING, About, adapter_of
+from corerl_tinker.training.checkpoints import MOST_MODELS, SAMPLER, TRAINING, About, adapter_of
 from corerl_tinker.training.clients import State
 from corerl_tinker.training.states import Adapter
 from corerl_tinker.training.trainer import LossResult
@@ -29,7 +29,7 @@ class Training:
         service.check_base_model(fields.text("base_model"))
         adapter = requests.adapter(fields, service.trainer.spec.model.lora_alpha)
         make = functools.partial(service.trainer.new_state, adapter)
-        return service.new_model(session, _number(fields, "model_seq_id"), adapter, make, type="create_model")
+        return service.new_model(session, _number(fields), adapter, make, type="create_model")
 
     def load_weights(self, owner: str, fields: Fields) -> Answer:
         """Into a new model of a session, or into a model."""
@@ -40,8 +40,7 @@ class Training:
             about = service.checkpoints.about(address, owner)
             adapter = adapter_of(about) or requests.adapter(fields, service.trainer.spec.model.lora_alpha)
             make = functools.partial(service.trainer.load, service.checkpoints, address, about, optimizer=optimizer)
-            number = _number(fields, "model_seq_id")
-            return service.new_model(session, number, adapter, make, type="load_weights", path=address)
+            return service.new_model(session, _number(fields), adapter, make, type="load_weights", path=address)
         session, model = service.find_model(owner, fields.text("model_id"))
 
         def load() -> State:
@@ -119,7 +118,10 @@ class Training:
                 return self._save(session, model, fields, SAMPLER, name, overwrite=False)
 
             return service.in_order(session, model, seq, save, lambda path: Answer.of(type=kind, path=path))
-        number, is_inflight = _number(fields, "sampling_session_seq_id"), fields.text("kind", "") == "inflight"
+        number, is_inflight = (
+            fields.whole("sampling_session_seq_id", 0, 2**53) or 0,
+            fields.text("kind", "") == "inflight",
+        )
 
         def snapshot() -> State:
             return service.trainer.snapshot(model.trained())
@@ -148,5 +150,5 @@ class Training:
         return address
 
 
-def _number(fields: Fields, name: str) -> int:
-    return fields.whole(name, 0, 2**53) or 0
+def _number(fields: Fields) -> int:
+    return fields.whole("model_seq_id", 0, MOST_MODELS - 1) or 0

@@ -28,6 +28,8 @@ MOMENTS, STEP = ("exp_avg", "exp_avg_sq"), "step"
 """AdamW's state of a parameter, as torch names it"""
 TRAINING, SAMPLER = "weights", "sampler_weights"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+MOST_MODELS = 10**9
+"""of a session; a larger number would have no address"""
 MODEL = re.compile(r"[A-Za-z0-9-]{1,64}:train:[0-9]{1,9}")
 
 

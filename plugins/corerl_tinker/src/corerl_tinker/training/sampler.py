@@ -1,5 +1,6 @@
 """Samples: generation by the rollout backend with a client's weights, and scores by the trained model."""
 
+import bisect
 import contextlib
 import dataclasses
 import itertools
@@ -177,10 +178,15 @@ class Sampler:
 
     def _ended(self, sample: Completion, stop: Sequence[str]) -> Completion:
         """The sample up to the token that completes the first text of ``stop``."""
-        if not stop or not any(text in self._text(sample.token_ids) for text in stop):
-            return sample
         ids = list(sample.token_ids)
-        first = next(count for count in range(1, len(ids) + 1) if any(text in self._text(ids[:count]) for text in stop))
+
+        def has_ended(count: int) -> bool:
+            text = self._text(ids[:count])
+            return any(each in text for each in stop)
+
+        if not stop or not has_ended(len(ids)):
+            return sample
+        first = 1 + bisect.bisect_left(range(1, len(ids)), True, key=has_ended)  # the text of more tokens goes on
         return dataclasses.replace(
             sample, token_ids=ids[:first], log_probs=list(sample.log_probs)[:first], finish_reason="stop"
         )

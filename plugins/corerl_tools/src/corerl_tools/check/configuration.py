@@ -10,6 +10,7 @@ from corerl.config import typed
 from corerl.config.load import read
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, CoreRLError, RequestError, UntrustedError
+from corerl.files import require_name
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts, resolve_parts
 from corerl_check import Finding, from_error
@@ -70,8 +71,15 @@ def look(
     if resolved is None:
         return Looked(config, None, plugins, findings)
     config, parts = resolved
-    findings += map(from_error, violations(config, parts, plugins))
+    findings += [*map(from_error, violations(config, parts, plugins)), *_names(config)]
     return Looked(config, parts, plugins, findings)
+
+
+def _names(config: TrainConfig) -> Iterator[Finding]:
+    try:
+        require_name(config.tracking.experiment_name, "tracking.experiment_name")
+    except ConfigError as error:
+        yield from_error(error)
 
 
 def _not_loaded(values: dict[str, Any]) -> Iterator[Finding]:

@@ -29,11 +29,11 @@ class Shard(Batch):
     Attributes:
         part: the place of the rows in the step.
         lines: for the terminal, which this process does not have.
-        has_floats: a plugin gave a metric of the step that is no measure.
+        measured_rows: as :meth:`measure_part` has seen them; the policy's are corrected afterwards.
     """
 
     part: Part
-    has_floats = False
+    measured_rows: Experience | None = None
 
     def __init__(self, config: TrainConfig, folder: Path, shape: ModelShape) -> None:
         plugins = plugins_of(config)
@@ -65,26 +65,19 @@ class Shard(Batch):
 
     def measure_part(self) -> dict[str, Measure | float]:
         """The metrics so far."""
-        found = self.measures(self.part.responses)
-        self.has_floats = any(isinstance(each, int | float) for each in found.values())
-        return found
+        self.measured_rows = dataclasses.replace(self.experience)
+        return self.measures(self.part.responses)
 
-    def rows_for_floats(self) -> Experience | None:
-        """The rows as :meth:`measure_part` has seen them, if a plugin gave a float."""
-        return self._numbered(self.experience) if self.has_floats else None
+    def rows_for_floats(self) -> Experience:
+        """The rows as measured."""
+        assert self.measured_rows is not None
+        return self._numbered(self.measured_rows)
 
     def measure_whole(
         self, experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool]
     ) -> dict[str, Measure | float]:
         """Metrics of plugins of the whole step."""
-        given: list[Mapping[str, Measure | float]] = self.hook.step_metrics(
-            experience=experience,
-            results=results,
-            truncated=truncated,
-            max_prompt_length=self.config.data.max_prompt_length,
-            responses=self.part.responses,
-        )
-        return {name: each for metrics in given for name, each in metrics.items()}
+        return self.of_plugins(experience, results, truncated, self.part.responses)
 
     def rows(self) -> Experience:
         return self._numbered(super().rows())
@@ -96,6 +89,10 @@ class Shard(Batch):
         """Save rows of the shard; lines."""
         self.refuse(step, error, rows)
         return self._take_lines()
+
+    def end(self) -> None:
+        self.measured_rows = None
+        super().end()
 
     def first_rows(self, responses: int) -> Experience:
         return self._numbered(super().first_rows(responses))

@@ -44,10 +44,11 @@ def _single(raw: Sequence[str], variables: Variables) -> bool:
             return fnmatch.fnmatchcase(left, right)
         case [left, "!=", right]:
             return not fnmatch.fnmatchcase(left, right)
-        case [left, "=~", right]:
-            return _found(right, left)
+        case [left, "=~", *right]:
+            return _found("".join(right), left)
         case [left, comparison, right] if comparison in _NUMBERS:
-            return _NUMBERS[comparison](arithmetic(left, variables), arithmetic(right, variables))
+            first, second = arithmetic(left, variables), arithmetic(right, variables)
+            return first is not None and second is not None and _NUMBERS[comparison](first, second)
     return False
 
 

@@ -1,35 +1,22 @@
 """Expansion of shell words: variables, arrays, defaults, arithmetic, quotes."""
 
-import ast
 import fnmatch
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from corerl_verl.shell.tokens import end_of, tokens
+from corerl_verl.shell.arithmetic import NoNumberError, evaluate
+from corerl_verl.shell.tokens import Token, end_of, tokens
 
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[@*#?$!0-9-]")
 _ARGUMENTS = re.compile(r"\$@|\$\{(@|\w+\[@\])[^}]*\}")
-_BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[@*#?0-9]+)(\[[^]]*\])?(.*)", re.DOTALL)
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: int(a / b) if b else 0,
-    ast.Mod: lambda a, b: a % b if b else 0,
-    ast.LShift: lambda a, b: a << min(b, 64),
-    ast.Pow: lambda a, b: a ** min(b, 64),
-}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
+_BRACED = re.compile(r"(#?)(!?)([A-Za-z_]\w*|[@*#?]|\d+)(\[[^]]*\])?(.*)", re.DOTALL)
+_ENTRY = re.compile(r"\[([^]]+)\]=(.*)", re.DOTALL)
+_SPACES = re.compile(r"[ \t\n]+")
+_SPACES_OUTSIDE = re.compile(r"[ \t\n]+(?![^()]*\))")
+"""that are not in the brackets of a command whose output is not known"""
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 @dataclass
@@ -37,7 +24,9 @@ class Variables:
     """The state of a shell.
 
     Attributes:
-        scalars, arrays: by name.
+        scalars, arrays: by name; the entries of an array by their keys.
+        associative: names of arrays whose keys are texts.
+        functions: their commands by name.
         environment: of the process; used for names that the script does not set.
         arguments: ``$1``, …
         unset: names that were read but are set nowhere; their place holds ``$NAME``.
@@ -46,7 +35,9 @@ class Variables:
     environment: Mapping[str, str]
     arguments: list[str] = field(default_factory=list)
     scalars: dict[str, str] = field(default_factory=dict)
-    arrays: dict[str, list[str]] = field(default_factory=dict)
+    arrays: dict[str, dict[str, str]] = field(default_factory=dict)
+    associative: set[str] = field(default_factory=set)
+    functions: dict[str, list[Token]] = field(default_factory=dict)
     unset: set[str] = field(default_factory=set)
 
     def get(self, name: str) -> str | None:
@@ -58,7 +49,7 @@ class Variables:
         if name in ("?", "$", "!", "-"):
             return "0"
         if name in self.arrays:
-            return next(iter(self.arrays[name]), "")
+            return self.arrays[name].get("0", None if name in self.associative else "")
         return self.scalars.get(name, self.environment.get(name))
 
     def listed(self, name: str) -> list[str]:
@@ -66,25 +57,105 @@ class Variables:
         if name in ("@", "*"):
             return self.arguments
         if name in self.arrays:
-            return self.arrays[name]
+            return [self.arrays[name][key] for key in self.keys(name)]
         value = self.get(name)
         return [] if value is None else [value]
 
+    def keys(self, name: str) -> list[str]:
+        """Those of an array, in order; a scalar has "0"."""
+        if name not in self.arrays:
+            return [] if self.get(name) is None else ["0"]
+        own = self.arrays[name]
+        return [*own] if name in self.associative else sorted(own, key=int)
+
+    def entry(self, name: str, index: str) -> str | None:
+        """That of an array at a raw index; None: there is none."""
+        key = self._key(name, index)
+        return self.get(name) if key == "0" else self.arrays.get(name, {}).get(key)
+
     def assign(self, word: str) -> None:
-        """Carry out ``NAME=value``, ``NAME+=value``, ``NAME=(…)``."""
-        name, _, raw = word.partition("=")
-        adds = name.endswith("+")
-        name = name.removesuffix("+").partition("[")[0]
+        """Carry out ``NAME=value``, ``NAME+=value``, ``NAME=(…)``, ``NAME[index]=value``."""
+        match = ASSIGNMENT.fullmatch(word)
+        assert match
+        name, has_index, index, adds, raw = match.groups()
         if raw.startswith("(") and raw.endswith(")"):
-            entries = [each for token in tokens(raw[1:-1]) if not token.operator for each in expand(token.text, self)]
-            self.arrays[name] = [*self.arrays.get(name, []), *entries] if adds else entries
+            self._fill(name, raw[1:-1], bool(adds))
             return
         value = text(raw, self)
-        if adds and name in self.arrays:
-            self.arrays[name].append(value)
-        else:
-            self.arrays.pop(name, None)
-            self.scalars[name] = (self.scalars.get(name, "") if adds else "") + value
+        if not has_index and name not in self.arrays:
+            self.scalars[name] = (self.get(name) or "" if adds else "") + value
+            return
+        key = self._key(name, index) if has_index else "0"
+        own = self._array(name)
+        own[key] = (own.get(key, "") if adds else "") + value
+
+    def _array(self, name: str) -> dict[str, str]:
+        """That of a name; a scalar becomes its first entry."""
+        if name not in self.arrays:
+            self.arrays[name] = {"0": self.scalars.pop(name)} if name in self.scalars else {}
+        return self.arrays[name]
+
+    def _fill(self, name: str, raw: str, adds: bool) -> None:
+        own = dict(self._array(name)) if adds else {}
+        place = 1 + max(map(int, own), default=-1) if name not in self.associative else 0
+        for token in tokens(raw):
+            keyed = _ENTRY.fullmatch(token.text)
+            if keyed and name in self.associative:
+                own[text(keyed[1], self)] = text(keyed[2], self)
+            elif keyed:
+                place = int(self._key(name, keyed[1]))
+                own[str(place)] = text(keyed[2], self)
+                place += 1
+            elif not token.operator:
+                for each in expand(token.text, self):
+                    own[str(place)] = each
+                    place += 1
+        self.scalars.pop(name, None)
+        self.arrays[name] = own
+
+    def _key(self, name: str, index: str) -> str:
+        """That of a raw index; a negative one counts from the end."""
+        if name in self.associative:
+            return text(index, self)
+        place = arithmetic(index, self) or 0
+        return str(place + 1 + max(map(int, self.arrays.get(name, {})), default=0) if place < 0 else place)
+
+    def remove(self, name: str) -> None:
+        """Carry out ``unset NAME``."""
+        self.scalars.pop(name, None)
+        self.arrays.pop(name, None)
+        self.associative.discard(name)
+        self.environment = {each: value for each, value in self.environment.items() if each != name}
+
+    def restore(self, name: str, before: "Variables") -> None:
+        """Give a name what it had before."""
+        self.remove(name)
+        self.environment = before.environment
+        if name in before.scalars:
+            self.scalars[name] = before.scalars[name]
+        if name in before.arrays:
+            self.arrays[name] = before.arrays[name]
+        if name in before.associative:
+            self.associative.add(name)
+
+    def read(self, name: str) -> str:
+        """As :class:`corerl_verl.shell.arithmetic.Names`."""
+        own, bracket, index = name.partition("[")
+        value = self.entry(own, index[:-1]) if bracket else self.get(own)
+        if value is None:
+            self.unset.add(own)
+            raise NoNumberError(name)
+        return value
+
+    def write(self, name: str, value: str) -> None:
+        """As :class:`corerl_verl.shell.arithmetic.Names`."""
+        self.assign(f"{name}={value}")
+
+    def copy(self) -> "Variables":
+        """Those of a subshell; what it finds unset is known here."""
+        arrays = {name: dict(own) for name, own in self.arrays.items()}
+        own = self.environment, [*self.arguments], dict(self.scalars), arrays, set(self.associative)
+        return Variables(*own, dict(self.functions), self.unset)
 
 
 def text(raw: str, variables: Variables) -> str:
@@ -113,7 +184,8 @@ class _Expansion:
         if quoted or not self.split:
             self.current = (self.current or "") + piece
             return
-        for index, part in enumerate(re.split(r"\s+", piece)):
+        spaces = _SPACES_OUTSIDE if "$(" in piece else _SPACES
+        for index, part in enumerate(spaces.split(piece)):
             if index and self.current is not None:
                 self.fields.append(self.current)
                 self.current = None
@@ -142,6 +214,13 @@ class _Expansion:
                 end = end_of(raw, at)
                 self._add(self._command(raw[at + 1 : end - 1]), quoted)
                 at = end
+            elif raw.startswith(("$'", '$"'), at) and not quoted:
+                end = end_of(raw, at + 1)
+                if raw[at + 1] == "'":
+                    self._literal(re.sub(r"\\(.)", lambda each: _ESCAPES.get(each[1], each[1]), raw[at + 2 : end - 1]))
+                    at = end
+                else:
+                    at += 1
             elif character == "$":
                 at = self._dollar(raw, at, quoted)
             elif character == "~" and at == 0 and not quoted and raw[1:2] in ("", "/"):
@@ -157,7 +236,8 @@ class _Expansion:
     def _dollar(self, raw: str, at: int, quoted: bool) -> int:
         if raw.startswith("$((", at):
             end = end_of(raw, at + 1)
-            self._add(str(arithmetic(raw[at + 3 : end - 2], self.variables)), quoted)
+            number = arithmetic(raw[at + 3 : end - 2], self.variables)
+            self._add(raw[at:end] if number is None else str(number), quoted)
             return end
         if raw.startswith("$(", at):
             end = end_of(raw, at + 1)
@@ -172,7 +252,8 @@ class _Expansion:
             self._literal("$")
             return at + 1
         if match[0] in ("@", "*"):
-            self._list(self.variables.arguments, quoted)
+            own = self.variables.arguments
+            self._list([" ".join(own)] if quoted and match[0] == "*" else own, quoted)
         else:
             self._add(self._value(match[0]), quoted)
         return match.end()
@@ -192,22 +273,22 @@ class _Expansion:
         return value or ""
 
     def _braced(self, inside: str, quoted: bool) -> None:
-        match = _BRACED.fullmatch(inside.removeprefix("!"))
+        match = _BRACED.fullmatch(inside)
         if not match:
             self._literal(f"${{{inside}}}")
             return
-        size, name, index, rest = match.groups()
+        size, points, name, index, rest = match.groups()
         if index in ("[@]", "[*]") or name in ("@", "*"):
-            entries = self.variables.listed(name)
+            entries = self.variables.keys(name) if points else self.variables.listed(name)
             if size:
                 self._add(str(len(entries)), quoted)
-            else:
-                self._list(entries[_offset(rest, name) :], quoted)
+                return
+            entries = _part(entries, rest, name, self.variables)
+            self._list([" ".join(entries)] if quoted and "*" in (name, (index or "")[1:2]) else entries, quoted)
             return
-        value = self.variables.get(name)
-        if index:
-            place = arithmetic(index[1:-1], self.variables)
-            value = next(iter(self.variables.listed(name)[place:][:1]), None)
+        value = self.variables.entry(name, index[1:-1]) if index else self.variables.get(name)
+        if points and value is not None:
+            name, value = value, self.variables.get(value)
         if size:
             self._add(str(len(value or "")), quoted)
         else:
@@ -228,7 +309,7 @@ class _Expansion:
             return value.replace(text(old, self.variables), text(new, self.variables), -1 if rest[1:2] == "/" else 1)
         if rest[0] == ":":
             start, _, length = rest[1:].partition(":")
-            begin = arithmetic(start, self.variables)
+            begin = arithmetic(start, self.variables) or 0
             return value[begin:][: arithmetic(length, self.variables) if length else None]
         return value.upper() if rest[0] == "^" else value.lower() if rest[0] == "," else value
 
@@ -238,7 +319,8 @@ class _Expansion:
         if not missing:
             return value
         if kind == "?":
-            return self._value(name)
+            self.variables.unset.add(name)
+            return f"${name}"
         value = text(word, self.variables)
         if kind == "=":
             self.variables.scalars[name] = value
@@ -250,10 +332,13 @@ class _Expansion:
         return output(command, self.variables)
 
 
-def _offset(rest: str, name: str) -> int:
-    """The first entry of ``${NAME[@]:offset}``; ``${@:2}`` counts from 1."""
-    match = re.match(r":(\d+)", rest)
-    return max(0, int(match[1]) - (name in ("@", "*"))) if match else 0
+def _part(entries: list[str], rest: str, name: str, variables: Variables) -> list[str]:
+    """``${NAME[@]:offset:length}``; ``${@:2}`` counts from 1."""
+    if not re.match(r":[ \d$(]", rest):
+        return entries
+    start, _, length = rest[1:].partition(":")
+    begin = max(0, (arithmetic(start, variables) or 0) - (name in ("@", "*")))
+    return entries[begin:][: arithmetic(length, variables) if length else None]
 
 
 def _trimmed(value: str, rest: str, variables: Variables) -> str:
@@ -271,30 +356,9 @@ def _trimmed(value: str, rest: str, variables: Variables) -> str:
     return value
 
 
-def arithmetic(expression: str, variables: Variables) -> int:
-    """The value of ``$((expression))``; 0 for what is no arithmetic."""
-    plain = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", lambda match: variables.get(match[1]) or "0", expression)
-    plain = text(plain, variables).replace("/", "//").replace("////", "//")
+def arithmetic(expression: str, variables: Variables) -> int | None:
+    """The value of ``$((expression))``; None: it is not known, or no arithmetic."""
     try:
-        tree = ast.parse(plain.strip() or "0", mode="eval").body
-    except (SyntaxError, ValueError):
-        return 0
-    return _number(tree)
-
-
-def _number(node: ast.AST) -> int:
-    match node:
-        case ast.Constant(value=int() | float() as value):
-            return int(value)
-        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
-            return _OPERATIONS[type(operation)](_number(left), _number(right))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_number(operand)
-        case ast.Compare(left=left, ops=[comparison], comparators=[right]) if type(comparison) in _COMPARISONS:
-            return int(_COMPARISONS[type(comparison)](_number(left), _number(right)))
-    return 0
-
-
-def now(form: str) -> str:
-    """``date +form``."""
-    return datetime.now().astimezone().strftime(form)
+        return evaluate(text(expression, variables), variables)
+    except NoNumberError:
+        return None

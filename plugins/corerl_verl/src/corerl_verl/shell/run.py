@@ -1,45 +1,27 @@
 """The commands that a shell script would start, with their expanded words; no program is started."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import shlex
 from pathlib import Path
 
+from corerl_verl.shell.builtins import builtin, declare
 from corerl_verl.shell.conditions import condition
-from corerl_verl.shell.expansion import Variables, expand, now, text
+from corerl_verl.shell.expansion import ASSIGNMENT, Variables, arithmetic, expand, text
+from corerl_verl.shell.printed import printed
+from corerl_verl.shell.script import Script
 from corerl_verl.shell.tokens import Token, mended, tokens
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=.*", re.DOTALL)
 _SEPARATORS = ("\n", ";", "&")
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
-_QUIET = ("true", ":", "echo", "printf", "set", "unset", "cd", "mkdir", "ulimit", "sleep", "wait", "read", "trap", "mv")
+_QUIET = ("true", ":", "echo", "printf", "set", "unset", "cd", "mkdir", "ulimit", "sleep", "wait", "trap", "mv")
+_STARTS = re.compile("main_|verl")  # in a script of ``bash -c`` that is followed
 _MOST_CALLS = 200
 """of functions, loops and scripts within each other together"""
 _DEEPEST = 20
 
 
-@dataclass
-class Script:
-    """A script as far as it was read.
-
-    Attributes:
-        commands: expanded words of each command, in order.
-        folder: of the script, for ``source``; None: no file.
-        mended: whether a continuation over comments was repaired.
-    """
-
-    variables: Variables
-    folder: Path | None = None
-    commands: list[list[str]] = field(default_factory=list)
-    functions: dict[str, list[Token]] = field(default_factory=dict)
-    mended: bool = False
-    calls: int = 0
-    depth: int = 0
-    ended: bool = False
-
-
 def run(script: str, variables: Variables, folder: Path | None = None) -> Script:
-    """Follow a script: assignments, arrays, ``if``, ``case``, ``for``, functions, ``source`` and ``eval``.
+    """Follow a script: assignments, arrays, arithmetic, conditions, loops, functions, ``source`` and ``eval``.
 
     Raises:
         ConfigError: a quote or a bracket has no end.
@@ -52,29 +34,10 @@ def run(script: str, variables: Variables, folder: Path | None = None) -> Script
 
 def output(command: str, variables: Variables) -> str:
     """The output of ``$(command)`` for a few commands without effects; else the text ``$(command)``."""
-    state = Script(variables)
-    runner = _Runner(state, tokens(command), nested=True)
-    runner.block(())
-    printed = [line for words in state.commands if (line := _printed(words)) is not None]
-    return "\n".join(printed) if printed else f"$({command})"
-
-
-def _printed(words: Sequence[str]) -> str | None:
-    match list(words):
-        case ["echo", *rest]:
-            return " ".join(word for word in rest if word not in ("-n", "-e"))
-        case ["pwd"]:
-            return "."
-        case ["date", *rest]:
-            form = next((word[1:] for word in rest if word.startswith("+")), "%Y-%m-%d")
-            return now(form)
-        case ["basename", path, *suffix]:
-            return Path(path).name.removesuffix(suffix[0] if suffix else "")
-        case ["dirname", path]:
-            return str(Path(path).parent)
-        case ["realpath" | "readlink", *_, path]:
-            return path
-    return None
+    state = Script(variables.copy())
+    _Runner(state, tokens(command), nested=True).block(())
+    pieces = [piece for words in state.commands if (piece := printed(words)) is not None]
+    return "".join(pieces).rstrip("\n") if pieces and not state.has_pipe else f"$({command})"
 
 
 class _Runner:
@@ -84,6 +47,12 @@ class _Runner:
         self.state, self.found, self.nested = state, found, nested
         self.at = 0
         self.live = True
+        self.unknown = False  # a condition depended on a program
+
+    @property
+    def runs(self) -> bool:
+        """Whether the present command has effects."""
+        return self.live and not self.state.jump
 
     def block(self, ends: tuple[str, ...]) -> None:
         """Commands up to one of the words ``ends``, which is not taken."""
@@ -94,6 +63,7 @@ class _Runner:
                 if token.text in (")", ";;") and token.text in ends:
                     return
                 self.at += 1
+                self.state.has_pipe |= self.live and token.text in ("|", "|&")
                 if token.text in ("&&", "||") and self.live:
                     wanted = status if token.text == "&&" else not status
                     self.live = wanted
@@ -125,21 +95,42 @@ class _Runner:
             case "function":
                 self.at += 1
                 return self._function(self._take().text)
-            case "{" | "(":
+            case "{":
                 self.at += 1
-                self.block(("}" if token.text == "{" else ")",))
+                self.block(("}",))
                 self.at += 1
                 return True
+            case "(":
+                return self._subshell()
             case "[[":
                 return self._test()
             case "!":
                 self.at += 1
                 return not self.command(ends)
+        if token.text.startswith("(("):
+            self.at += 1
+            return self._arithmetic(token.text[2:-2]) if self.runs else True
         following = self.found[self.at + 1 : self.at + 3]
         if [each.text for each in following] == ["(", ")"] and re.fullmatch(r"[\w.:-]+", token.text):
             self.at += 3
             return self._function(token.text)
         return self._simple()
+
+    def _subshell(self) -> bool:
+        """Its variables and its ``exit`` are its own."""
+        state = self.state
+        before, jump = state.variables, state.jump
+        state.variables = before.copy()
+        self.at += 1
+        self.block((")",))
+        self.at += 1
+        state.variables, state.jump = before, jump
+        return True
+
+    def _arithmetic(self, expression: str) -> bool:
+        value = arithmetic(expression, self.state.variables)
+        self.unknown |= value is None
+        return bool(value)
 
     def _peek(self) -> Token | None:
         return self.found[self.at] if self.at < len(self.found) else None
@@ -162,7 +153,8 @@ class _Runner:
         done = False
         while True:
             self.at += 1  # if, elif
-            holds = self._condition(("then",)) if self.live and not done else self._ignored(("then",))
+            holds = self.runs and not done and self._condition(("then",))
+            self._skipping(False, ("then",))
             self.at += 1
             self._skipping(holds and not done, ("elif", "else", "fi"))
             done = done or holds
@@ -174,10 +166,6 @@ class _Runner:
             self._skipping(not done, ("fi",))
         self.at += 1
         return True
-
-    def _ignored(self, ends: tuple[str, ...]) -> bool:
-        self._skipping(False, ends)
-        return False
 
     def _condition(self, ends: tuple[str, ...]) -> bool:
         """A list of commands whose last status counts; a program fails, since its result is unknown."""
@@ -201,11 +189,12 @@ class _Runner:
                 words.append(token.text)
             self.at += 1
         self.at += 1
-        return condition(words[1:], self.state.variables) if self.live else False
+        return condition(words[1:], self.state.variables) if self.runs else False
 
     def _case(self) -> bool:
         self.at += 1
-        subject = text(self._take().text, self.state.variables) if self.live else ""
+        subject = self._take().text
+        subject = text(subject, self.state.variables) if self.runs else ""
         while (token := self._take()).text != "in":
             if self.at > len(self.found):
                 return True
@@ -220,7 +209,7 @@ class _Runner:
             while (token := self._take()).text != ")" and self.at <= len(self.found):
                 if token.text != "|":
                     patterns.append(token.text)
-            holds = self.live and not done and any(self._fits(subject, pattern) for pattern in patterns)
+            holds = self.runs and not done and any(self._fits(subject, pattern) for pattern in patterns)
             self._skipping(holds, (";;", "esac"))
             done = done or holds
             if (token2 := self._peek()) and token2.text == ";;":
@@ -234,34 +223,73 @@ class _Runner:
     def _for(self) -> bool:
         self.at += 1
         name = self._take().text
+        if name.startswith("(("):
+            return self._counted(*f"{name[2:-2]};;".split(";")[:3])
         entries: list[str] | None = None
         while (token := self._peek()) and token.text != "do":
             self.at += 1
             if token.text == "in" and entries is None:
                 entries = []
-            elif not token.operator and entries is not None and self.live:
+            elif not token.operator and entries is not None and self.runs:
                 entries += expand(token.text, self.state.variables)
-        self.at += 1
-        start = self.at
-        self._skipping(False, ("done",))
-        end = self.at
-        for entry in (entries or []) if self.live else []:
-            self.state.calls += 1
-            if self.state.calls > _MOST_CALLS or entry.startswith("$("):
+        start, end = self._body()
+        for entry in (self.state.variables.arguments[:] if entries is None else entries) if self.runs else []:
+            if entry.startswith("$(") or not self._again():
                 break
-            self.state.variables.scalars[name] = entry
-            self.at = start
-            self.block(("done",))
-        self.at = end + 1
+            self.state.variables.assign(f"{name}={shlex.quote(entry)}")
+            if self._left(start):
+                break
+        self.at = end
+        return True
+
+    def _counted(self, first: str, condition: str, step: str) -> bool:
+        """``for ((first; condition; step))``."""
+        while (token := self._peek()) and token.text != "do":
+            self.at += 1
+        start, end = self._body()
+        if self.runs:
+            self._arithmetic(first)
+            while self._again() and (not condition.strip() or self._arithmetic(condition)) and not self._left(start):
+                self._arithmetic(step)
+        self.at = end
         return True
 
     def _while(self) -> bool:
-        self.at += 1
-        self._ignored(("do",))
-        self.at += 1
-        self._skipping(False, ("done",))
-        self.at += 1
+        """A loop whose condition depends on a program is left out."""
+        ends_with = self._take().text == "until"
+        condition = self.at
+        self._skipping(False, ("do",))
+        start, end = self._body()
+        while self.runs and self._again():
+            self.at, self.unknown = condition, False
+            holds = self._condition(("do",))
+            if self.unknown or holds == ends_with or self._left(start):
+                break
+        self.at = end
         return True
+
+    def _body(self) -> tuple[int, int]:
+        """From ``do``: the places of the body's first command, and behind ``done``."""
+        self.at += 1
+        start = self.at
+        self._skipping(False, ("done",))
+        return start, self.at + 1
+
+    def _again(self) -> bool:
+        self.state.calls += 1
+        return self.state.calls <= _MOST_CALLS
+
+    def _left(self, start: int) -> bool:
+        """Run the body of a loop; whether the loop ends."""
+        state, self.at = self.state, start
+        self.block(("done",))
+        if state.jump not in ("break", "continue"):
+            return bool(state.jump)
+        state.levels -= 1
+        if state.levels > 0:
+            return True
+        ends, state.jump = state.jump == "break", ""
+        return ends
 
     def _function(self, name: str) -> bool:
         if (token := self._peek()) and token.text == "(":
@@ -270,8 +298,8 @@ class _Runner:
         self.at += 1  # {
         start = self.at
         self._skipping(False, ("}",))
-        if self.live:
-            self.state.functions[name] = self.found[start : self.at]
+        if self.runs:
+            self.state.variables.functions[name] = self.found[start : self.at]
         self.at += 1
         return True
 
@@ -282,59 +310,87 @@ class _Runner:
             self.at += 1
         if (token := self._peek()) and token.text == "(" and not raw:
             self.at += 1
-        if not self.live or self.state.ended:
-            return True
-        return self._execute(raw)
+        return self._execute(raw) if self.runs else True
 
     def _execute(self, raw: list[str]) -> bool:
         variables = self.state.variables
-        while raw and _ASSIGNMENT.fullmatch(raw[0]):
-            variables.assign(raw.pop(0))
+        count = next((place for place, word in enumerate(raw) if not ASSIGNMENT.fullmatch(word)), len(raw))
+        assignments, raw = raw[:count], raw[count:]
         if raw and raw[0] in _DECLARING:
-            for word in raw[1:]:
-                if _ASSIGNMENT.fullmatch(word):
-                    variables.assign(word)
+            declare(raw, variables, self.state.scopes)
             return True
         words = [each for word in raw for each in expand(word, variables)]
-        return self._call(words) if words else True
+        if not words:
+            for word in assignments:
+                variables.assign(word)
+            return True
+        before = variables.copy() if assignments else variables
+        for word in assignments:  # for this command alone
+            variables.assign(word)
+        status = self._call(words)
+        for word in assignments:
+            variables.restore(re.split(r"\W", word, maxsplit=1)[0], before)
+        return status
 
     def _call(self, words: list[str]) -> bool:
-        if words[0] in self.state.functions:
+        variables = self.state.variables
+        if words[0] in variables.functions:
             return self._function_call(words)
         match words:
             case ["[", *test, "]"] | ["test", *test]:
-                return condition([f"'{word}'" if word else "''" for word in test], self.state.variables)
+                return condition([f"'{word}'" if word else "''" for word in test], variables)
             case ["eval", *rest]:
                 return self._inner(" ".join(rest))
             case ["source" | ".", file, *_]:
                 path = self.state.folder / file if self.state.folder else None
                 return self._inner(path.read_text()) if path is not None and path.is_file() else True
-            case ["shift", *rest]:
-                del self.state.variables.arguments[: int(rest[0]) if rest and rest[0].isdigit() else 1]
-                return True
-            case ["exit", *_]:
-                self.state.ended = True
-                return False
+            case ["exit" | "return" | "break" | "continue" as jump, *rest]:
+                self.state.jump = jump
+                self.state.levels = int(rest[0]) if rest and rest[0].isdigit() else 1
+                return jump != "exit" and rest[:1] in ([], ["0"])
             case ["false"]:
                 return False
+        if (status := builtin(words, variables)) is not None:
+            return status
+        if (place := next((at for at, word in enumerate(words) if word in ("-c", "-lc")), 0)) and _STARTS.search(
+            script := next(iter(words[place + 1 :]), "")
+        ):
+            return self._shell(script, words[place + 3 :])
         self.state.commands.append(words)
-        return words[0] in _QUIET or not self.nested
+        fails = self.nested and words[0] not in _QUIET and not any("main_" in word for word in words)
+        self.unknown |= fails
+        return not fails
+
+    def _shell(self, script: str, arguments: list[str]) -> bool:
+        """``bash -c script name arguments``."""
+        before = self.state.variables
+        self.state.variables = before.copy()
+        self.state.variables.arguments = arguments
+        self._inner(script)
+        self.state.variables = before
+        return True
 
     def _function_call(self, words: list[str]) -> bool:
-        variables = self.state.variables
+        state, variables = self.state, self.state.variables
         before, variables.arguments = variables.arguments, words[1:]
-        self._within(self.state.functions[words[0]])
+        state.scopes.append({})
+        self._within(variables.functions[words[0]])
+        for name, own in state.scopes.pop().items():
+            variables.restore(name, own)
         variables.arguments = before
+        if state.jump == "return":
+            state.jump = ""
         return True
 
     def _inner(self, script: str) -> bool:
         self._within(tokens(mended(script)[0]))
+        if self.state.jump == "return":
+            self.state.jump = ""
         return True
 
     def _within(self, found: list[Token]) -> None:
         state = self.state
-        state.calls += 1
         state.depth += 1
-        if state.calls <= _MOST_CALLS and state.depth <= _DEEPEST:
+        if self._again() and state.depth <= _DEEPEST:
             _Runner(state, found).block(())
         state.depth -= 1

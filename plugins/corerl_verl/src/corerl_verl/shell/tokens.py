@@ -16,7 +16,7 @@ class Token(NamedTuple):
     """A raw word, or an operator.
 
     Attributes:
-        text: with quotes and expansions as written.
+        text: with quotes and expansions as written; ``((…))`` is one word.
         operator: whether it is one of OPERATORS, or a redirection.
     """
 
@@ -90,6 +90,12 @@ class _Lexer:
         return True
 
     def _operator_or_word(self) -> None:
+        if self.text.startswith("((", self.at):
+            end = end_of(self.text, self.at)
+            if self.text[end - 2] == ")":
+                self.found.append(Token(self.text[self.at : end].replace("\\\n", ""), False))
+                self.at = end
+                return
         for operator in OPERATORS:
             if self.text.startswith(operator, self.at):
                 self.at += len(operator)

@@ -1,0 +1,32 @@
+"""The state of a script that is followed."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corerl_verl.shell.expansion import Variables
+
+
+@dataclass
+class Script:
+    """A script as far as it was read.
+
+    Attributes:
+        commands: expanded words of each command, in order.
+        folder: of the script, for ``source``; None: no file.
+        has_pipe: a pipe was read.
+        mended: whether a continuation over comments was repaired.
+        calls, depth: of functions, loops and scripts; of those within each other.
+        jump: ``exit``, ``return``, ``break`` or ``continue``, until it has arrived; ``levels``: loops to leave.
+        scopes: of the functions that run, the variables before their own, by name.
+    """
+
+    variables: Variables
+    folder: Path | None = None
+    commands: list[list[str]] = field(default_factory=list)
+    has_pipe: bool = False
+    mended: bool = False
+    calls: int = 0
+    depth: int = 0
+    jump: str = ""
+    levels: int = 0
+    scopes: list[dict[str, Variables]] = field(default_factory=list)
