@@ -75,10 +75,23 @@ def test_lengths(tmp_path: Path) -> None:
             lengths_of(wrong)
 
 
-def test_engines_with_stages_are_not_simulated() -> None:
-    every = found(SMALL, 8, "rollout.pipeline_model_parallel_size=2")
-    assert every and all(isinstance(each, Refused) for each in every)
-    assert any("without stages and data parallel ranks" in reason for reason in reasons(every))  # type: ignore[arg-type]
+def test_engines_get_stages_only_if_nothing_else_fits() -> None:
+    """Of one head, which tensor parallel ranks cannot divide, and 81 billion parameters."""
+    keys = ("rollout.pipeline_model_parallel_size", "rollout.data_parallel_size")
+    every = found({**LARGE, "heads": 1, "key_value_heads": 1, "head_size": 8192}, 64)
+    fitting = [each for each in every if isinstance(each, Layout)]
+    assert fitting and all(each.job.engines.stages > 1 and each.job.engines.data == 1 for each in fitting)
+    assert all(f"{keys[0]}={each.job.engines.stages}" in each.overrides() for each in fitting)
+    assert "engines of 4 GPUs PP 4" in " ".join(each.name() for each in fitting)
+    assert not any(key in each.values for each in found(LARGE, 16) for key in keys)
+
+
+def test_the_stages_of_the_config_are_simulated_beside_none() -> None:
+    fitting = [each for each in found(SMALL, 8, "rollout.pipeline_model_parallel_size=2") if isinstance(each, Layout)]
+    assert {(each.job.engines.stages, each.job.engines.data) for each in fitting} == {(1, 1), (2, 1)}
+    for each in fitting:
+        value = each.values.get("rollout.pipeline_model_parallel_size")
+        assert value == {1: 1, 2: None}[each.job.engines.stages]  # the config has 2
 
 
 def test_a_wrong_table_names_its_key(tmp_path: Path) -> None:

@@ -98,10 +98,9 @@ class EngineRank:
 
     @classmethod
     def of(cls, size: ModelSize, rollout: RolloutConfig) -> "EngineRank":
-        """
-        Stages have whole layers: the fullest has their number by the number of stages, rounded up, and the embedding, of
-        which the last stage needs a copy if it is the output layer. Tensor parallel ranks divide all of a stage. Data
-        parallel ranks divide its experts alone.
+        """The fullest stage has as many layers as any, beside the embedding; the last one has the output layer.
+
+        Tensor parallel ranks divide all of a stage; data parallel ranks divide its experts, and have all else.
         """
         stages, tensor = rollout.pipeline_model_parallel_size, rollout.tensor_model_parallel_size
         layers = -(-size.layers // stages) / size.layers

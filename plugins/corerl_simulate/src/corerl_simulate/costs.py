@@ -9,7 +9,8 @@ from torch import Tensor
 
 from corerl.batch.cuts import mini_batches
 from corerl.contracts.training_strategies import MicroBatching
-from corerl_check import ModelSize
+from corerl_check import EngineRank, ModelSize
+from corerl_ray.options import IN_PIECES
 from corerl_simulate.engine import EngineSpeed
 from corerl_simulate.job import EnginePool, Job
 from corerl_simulate.table import Links, Table
@@ -73,13 +74,14 @@ def engine_speed(size: ModelSize, job: Job, table: Table) -> EngineSpeed:
         slowest = (-(-size.layers // engines.stages) / size.layers * layers + output) / (layers + output)
     exchange, sent = _exchanges(size, engines, table.links)
     reading = flops / (gpu.matrix_tflops * 1e12) + sent
+    readers = min(data, job.config.rollout.n)  # ranks with samples of a prompt, each of which reads it
     return EngineSpeed(
         step=factor * (rates.step_ms * 1e-3 + rates.layer_ms * 1e-3 * size.layers),
         sample=factor * (rates.sample_us * 1e-6 + passes) / data,
         token=factor * size.cache_bytes / heads / data / (gpu.terabytes * 1e12),
         least=factor * weights / (gpu.terabytes * 1e12),
         product=factor * flops / (gpu.decode_tflops * 1e12),
-        prefill=factor * slowest * reading * min(data, job.config.rollout.n),  # each rank with a sample reads its prompt
+        prefill=factor * slowest * reading * readers,
         latency=rates.latency,
         exchange=factor * exchange,
         sent=factor * sent,
@@ -260,12 +262,16 @@ def weights(job: Job, table: Table) -> float:
     """Seconds of an update of the engines' weights, with their wake."""
     exchange, size = table.exchange, job.sizes["actor"]
     sent = size.parameters * size.bytes / 1e9
+    again = sent / exchange.nccl_gb if job.engines.size > table.links.gpus_per_node else 0.0  # among an engine's hosts
+    if job.config.runtime.options.get("weights_transport") in IN_PIECES:
+        rank = EngineRank.of(size, job.config.rollout)
+        sent, again = (rank.in_layers + rank.beside) * size.bytes / 1e9, 0.0
     if job.engines.gpus:
         hops = max(1.0, math.log2(job.engines.gpus))
-        return exchange.weights + sent / exchange.nccl_gb * (1 + 0.1 * (hops - 1))
+        return exchange.weights + sent / exchange.nccl_gb * (1 + 0.1 * (hops - 1)) + again
     wake = exchange.wake if handover(job, table) else 0.0
     ranks = exchange.weights_rank * math.log2(job.trainers.ranks) if job.is_ray else 0.0
-    return exchange.weights + wake + ranks + sent / exchange.weights_gb
+    return exchange.weights + wake + ranks + sent / exchange.weights_gb + again
 
 
 def rest(job: Job, table: Table, tokens: int) -> float:

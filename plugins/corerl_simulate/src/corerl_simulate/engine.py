@@ -1,8 +1,9 @@
 """A stub engine with continuous batching, in virtual time.
 
 All running samples get a token in each decode step, so the time of k steps follows in closed form from the number of
-samples and their tokens at the start. With stages, a decode step is a round: every micro-batch goes once through all. The engine computes the next moment at which a sample ends or the KV cache is
-full, and sleeps until then: its cost does not depend on the number of tokens.
+samples and their tokens at the start. With stages, a decode step is a round, in which each micro-batch goes through all
+of them. The engine computes the next moment at which a sample ends or the KV cache is full, and sleeps until then: its
+cost does not depend on the number of tokens.
 """
 
 import asyncio
@@ -77,7 +78,6 @@ class EngineSpeed:
 
     def steps(self, running: int, tokens: float, seconds: float) -> float:
         """The inverse of :meth:`decode`, in steps."""
-
 
         def inverse(each: float, token: float) -> float:
             linear, square = each + token * tokens, token * running / 2
