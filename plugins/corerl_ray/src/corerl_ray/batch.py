@@ -17,15 +17,13 @@ from corerl_ray.group import Group, call, keep, pending
 from corerl_ray.kept import KeptOutputs, KeptRows, KeptShare, placed
 from corerl_ray.runtime import RayRuntime
 from corerl_torch.shards.cut import Cut, add_measures
-from corerl_torch.shards.readers import readers_of_all_groups, readers_of_tokens
+from corerl_torch.shards.readers import in_one_process, reader_by_floats, shards_of
 from corerl_torch.shards.worker import Shard
 
 if TYPE_CHECKING:
     import ray
 
 KEY = "rollout.num_workers"
-MOST = 16
-"""shards; each costs the controller about ten calls a step"""
 
 
 def make_batch(
@@ -34,14 +32,12 @@ def make_batch(
     """The batch of a run under this runtime with ``rollout.num_workers``; None: the controller has the rows."""
     if not isinstance(runtime, RayRuntime):
         return None
-    config, parts = plan.config, plan.parts
-    if readers := readers_of_tokens(parts, corrector, annotators):
-        say(f"the controller holds the tokens of each step: {', '.join(readers)}")
+    config = plan.config
+    shards, line = shards_of(config, plan.parts, corrector, annotators)
+    if line:
+        say(line)
+    if not shards:
         return None
-    shards = min(config.rollout.num_workers, config.data.train_batch_size, MOST)
-    if shards > 1 and (readers := readers_of_all_groups(parts, corrector)):
-        say(f"one process holds the tokens of each step: {', '.join(readers)}")
-        shards = 1
     role = Role("batch", KEY, "batch", distributed=False, workers=shards)
     group = cast(Group, runtime.spawn(role, Shard, config, folder, models.shape))
     return ShardedBatch(group, corrector, config.trainer.log_rollouts_tokens)
@@ -183,10 +179,7 @@ class ShardedBatch:
         asked = call(self._group.members[0], "measure_whole", args, {})
         [found] = pending(self._group, "measure_whole", [asked], lambda results: results).result()
         _, floats = add_measures([found])
-        say(
-            f"one process holds the tokens of each further step: a plugin's step_metrics gives {', '.join(floats)} as "
-            "numbers of the whole step (measures, such as corerl.contracts.losses.Mean, add up)"
-        )
+        say(in_one_process([reader_by_floats(floats)], "each further step"))
         self._most = 1
         return floats
 
