@@ -74,8 +74,8 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
     parameters = sum(each.numel() for each in built.parameters())
     in_layers = sum(each.numel() for name, each in built.named_parameters() if ".layers." in name)
     in_experts = sum(each.numel() for name, each in built.named_parameters() if ".experts." in name)
-    out = built.get_output_embeddings() if head == "lm" else None
-    has_output = out is not None and out.weight is not built.get_input_embeddings().weight
+    ends = built.get_output_embeddings(), built.get_input_embeddings()
+    has_output = head == "lm" and ends[0] is not None and ends[0].weight is not ends[1].weight
     heads = config.num_attention_heads
     experts = getattr(config, "num_experts_per_tok", None)
     width = getattr(config, "moe_intermediate_size", None) if experts else None
@@ -122,5 +122,5 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         unrouted=unrouted,
         experts_of_token=experts or 0,
         in_experts=in_experts,
-        output=out.weight.numel() if has_output else 0,
+        output=ends[0].weight.numel() if has_output else 0,
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
@@ -54,7 +55,7 @@ def _floats(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Fin
     rows.weight_versions = zeros.long()
     rows.rewards = zeros + torch.tensor([[1.0], [0.0], [1.0], [0.5]])
     rows.advantages = rows.returns = rows.rewards
-    given = {
+    given: dict[str, Any] = {
         "experience": rows,
         "results": [RewardResult(score) for score in (1.0, 0.0, 1.0, 0.5)],
         "truncated": [False] * 4,
@@ -64,7 +65,7 @@ def _floats(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Fin
     names: list[str] = []
     for each in plugins.hook.step_metrics.get_hookimpls():
         try:
-            metrics = each.function(*(given[name] for name in each.argnames)) or {}
+            metrics: Any = each.function(*(given[name] for name in each.argnames)) or {}
         except Exception as error:  # of a plugin, which may need what only a run has
             sentence = (
                 f"step_metrics of {each.plugin_name} failed with four made rows ({type(error).__name__}: {error})"
