@@ -15,6 +15,7 @@ from corerl.errors import NonFiniteError
 from corerl.terminal import say
 from corerl_ray.group import Group, call, keep, pending
 from corerl_ray.kept import KeptOutputs, KeptRows, KeptShare, placed
+from corerl_ray.packed import Packed
 from corerl_ray.runtime import RayRuntime
 from corerl_torch.shards.cut import Cut, add_measures
 from corerl_torch.shards.readers import in_one_process, reader_by_floats, shards_of
@@ -81,7 +82,8 @@ class ShardedBatch:
     @Begins
     def take(self, scored: Any) -> Future:
         self._scored, self._cut = scored, Cut.of(scored, self._most)
-        return self._keep("take_part", list(zip(self._cut.scored(scored), self._cut.parts, strict=True)))
+        parts = map(Packed.of, self._cut.scored(scored))
+        return self._keep("take_part", list(zip(parts, self._cut.parts, strict=True)))
 
     @Begins
     def put(self, role: str, outputs: KeptOutputs | None) -> Future:
@@ -104,17 +106,15 @@ class ShardedBatch:
     @Begins
     def measure(self) -> Future:
         cut, scored = self._cut, self._scored
-        measuring = self._call("measure_part", self._alike(), lambda results: results)
-        kept = self._kept("rows_for_floats") if len(cut.parts) > 1 else ([], [])
+        calls, references = self._kept("measure_part", self._alike())
 
         def join(results: list[Any]) -> dict[str, float]:
-            parts = measuring.result()
-            sums, floats = add_measures(parts)
+            sums, floats = add_measures(results)
             if floats and len(cut.parts) > 1:
-                floats = self._floats_of_all(cut, scored, kept[1])
+                floats = self._floats_of_all(cut, scored, references)
             return values({**sums, **floats})
 
-        return pending(self._group, "measure_part", kept[0], join)
+        return pending(self._group, "measure_part", calls, join)
 
     @Begins
     def rows(self) -> Future:
@@ -138,7 +138,7 @@ class ShardedBatch:
         counts, rows = cut.first(self._token_rows)
         calls, references = self._kept("first_rows", [(count,) for count in counts])
         share = KeptShare(references, *placed(rows), trims=True) if any(counts) else references[0]
-        writing = call(first, "write_whole", (path, self._scored, share), {})
+        writing = call(first, "write_whole", (path, Packed.of(self._scored), share), {})
         return pending(self._group, "write_rollouts", [*calls, writing], lambda results: results[-1])
 
     @Begins

@@ -24,6 +24,7 @@ from corerl_ray.calls import POLL, Call, Member, Wait
 from corerl_ray.host import Failure
 from corerl_ray.mailbox import Answer, News, Post
 from corerl_ray.order import Order
+from corerl_ray.packed import Packed
 from corerl_ray.spread import Spread
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Exchange:
         """Post what is to be posted, and collect from every replica with running calls."""
         outgoing, self._outgoing = self._outgoing, {}
         for member, posts in outgoing.items():
-            posted = member.host.post.options(concurrency_group="post").remote(posts)
+            posted = member.host.post.options(concurrency_group="post").remote(Packed.of(posts))
             posted.future().add_done_callback(functools.partial(self._hear_posted, member))
         answers, self._answers = self._answers, {}
         for member, given in answers.items():

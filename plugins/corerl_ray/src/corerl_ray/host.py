@@ -23,6 +23,7 @@ from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.kept import Arrays, Kept, keep_tokens
 from corerl_ray.mailbox import Answer, Collected, Mailbox, Post
+from corerl_ray.packed import Packed
 from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
@@ -146,23 +147,28 @@ class WorkerHost:
         try:
             if method == "close" and self.mailbox.asks:
                 self.mailbox.end(ENDING)
-            given = [arg.value() if isinstance(arg, Kept) else arg for arg in args]
+            given = [arg.value() if isinstance(arg, Kept | Packed) else arg for arg in args]
             return getattr(self.worker, method)(*given, **keywords)
         except Exception as error:
             return Failure.of(error)
 
     def keep(self, method: str, keywords: Mapping[str, Any], *args: Any) -> tuple[Any, Any]:
-        """As :meth:`call`: a :class:`Failure`, the numbers of an Experience's rows, or None; and the result itself."""
+        """As :meth:`call`: a :class:`Failure`, the numbers of an Experience's rows, or None; and the result itself.
+
+        A result of two parts is the result for the caller, and the one that stays.
+        """
         from corerl.contracts.experience import Experience
 
         result = self.call(method, keywords, *args)
         if isinstance(result, Failure):
             return result, None
+        if type(result) is tuple:  # outputs of models are named tuples
+            return result
         return (result.numbers() if isinstance(result, Experience) else None), result
 
-    def post(self, posts: Sequence[Post]) -> None:
+    def post(self, posts: Sequence[Post] | Packed) -> None:
         """Begin calls of spread methods; :meth:`collect` has their results."""
-        self.mailbox.post(posts)
+        self.mailbox.post(posts.value() if isinstance(posts, Packed) else posts)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Answer requests of calls."""

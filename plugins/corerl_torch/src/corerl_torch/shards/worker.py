@@ -29,11 +29,9 @@ class Shard(Batch):
     Attributes:
         part: the place of the rows in the step.
         lines: for the terminal, which this process does not have.
-        has_floats: a plugin gave a metric of the step that is no measure.
     """
 
     part: Part
-    has_floats = False
 
     def __init__(self, config: TrainConfig, folder: Path, shape: ModelShape) -> None:
         plugins = plugins_of(config)
@@ -63,15 +61,11 @@ class Shard(Batch):
         """Numbers of the rows, measures of the mismatch, lines."""
         return *self.estimate_rows(step, lag), self._take_lines()
 
-    def measure_part(self) -> dict[str, Measure | float]:
-        """The metrics so far."""
+    def measure_part(self) -> tuple[dict[str, Measure | float], Experience | None]:
+        """The metrics so far, and the rows if a plugin gave a metric that is no measure."""
         found = self.measures(self.part.responses)
-        self.has_floats = any(isinstance(each, int | float) for each in found.values())
-        return found
-
-    def rows_for_floats(self) -> Experience | None:
-        """The rows as :meth:`measure_part` has seen them, if a plugin gave a float."""
-        return self._numbered(self.experience) if self.has_floats else None
+        has_floats = any(isinstance(each, int | float) for each in found.values())
+        return found, self._numbered(self.experience) if has_floats else None
 
     def measure_whole(
         self, experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool]
