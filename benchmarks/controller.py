@@ -6,7 +6,9 @@ A run of ``corerl train`` under runtime ``ray``: a rollout worker answers at onc
 nothing. Whatever the controller's process does remains: requests, decoding, scores, padding, old and reference
 log-probs, advantages, metrics, mini-batches. Processor time is of the whole process, all threads: the median of the
 steps after the first, and their range. ``batch s`` is that of each process with rows, other ones with
-``rollout.num_workers``, in the last step: processor, and wall time of the calls on the longest.
+``rollout.num_workers``, in the last step: processor, and wall time of the calls on the longest. ``peak GiB`` is
+resident memory, with the pages of Ray's object store that the process has touched; ``own`` is without them, at the end
+of each step.
 """
 
 import argparse
@@ -84,6 +86,7 @@ def measure(folder: Path, responses: int, tokens: int, n: int, steps: int, overr
         "batch_s": _last_step(clocks, 1),
         "batch_wall_s": max(_last_step(clocks, 2)),
         "peak_gib": last[3] / 2**20,
+        "own_gib": [round(each[2] / 2**20, 2) for each in clocks_of_steps],
         "timing_s": timed,
     }
 
@@ -122,7 +125,7 @@ def main() -> None:
             print(
                 f"{row['responses']:9} {tokens:6} {row['processor_s']:11.2f} {least:.2f} to {most:.2f} "
                 f"{row['us_a_token']:10.3f} {row['wall_s']:7.1f} {row['peak_gib']:8.2f}  {row['batch_wall_s']}, "
-                f"{row['batch_s']}",
+                f"{row['batch_s']}, own GiB {row['own_gib']}",
                 flush=True,
             )
     if len(rows) > 1:
