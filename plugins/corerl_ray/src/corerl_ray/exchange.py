@@ -13,6 +13,7 @@ import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -125,14 +126,14 @@ class Exchange:
             return self._has_thread
 
     def _begin(self, order: Order) -> None:
-        group = self._group
+        group, reference = self._group, weakref.ref(order)  # a cycle would keep all responses
 
         def call(replica: int, requests: list[GenerationRequest]) -> int:
-            number, member = next(self._numbers), group.latest[replica]
-            self._running[number] = order, Call(member, None)
+            number, member, own = next(self._numbers), group.latest[replica], reference()
+            assert own is not None
+            self._running[number] = own, Call(member, None)
             self._at.setdefault(member.host, set()).add(number)
-            asks = order.engines is not None
-            self._outgoing.setdefault(member, []).append(Post(number, order.method, requests, asks))
+            self._outgoing.setdefault(member, []).append(Post(number, own.method, requests, own.engines is not None))
             return number
 
         self._orders.add(order)
