@@ -4,14 +4,18 @@
 
 A run of ``corerl train`` under runtime ``ray``: a rollout worker answers at once, a training worker computes
 nothing. Whatever the controller's process does remains: requests, decoding, scores, padding, old and reference
-log-probs, advantages, metrics, mini-batches. Processor time is of the whole process, all threads, in a step after the
-first. ``batch s`` is that of each process with rows, other ones with ``rollout.num_workers``: processor, and wall time
-of the calls on the longest.
+log-probs, advantages, metrics, mini-batches. Processor time is of the whole process, all threads: the median of the
+steps after the first, and their range. ``batch s`` is that of each process with rows, other ones with
+``rollout.num_workers``, in the last step: processor, and wall time of the calls on the longest. ``peak GiB`` is
+resident memory, with the pages of Ray's object store that the process has touched; ``own`` is without them, at the end
+of each step.
 """
 
 import argparse
+import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,7 +38,6 @@ sys.exit(code)
 PARTS = Path(__file__).with_name("controller_parts.py")
 SECONDS, GIB, MICROSECONDS_A_TOKEN = 1.5, 1.0, 0.02
 """required of a step of 16,384 responses of 1,024 tokens; of its growth with tokens"""
-STEPS = 3
 CONFIG = """
 model: {{path: {folder}/model}}
 data: {{train_files: [{folder}/data/train.parquet], train_batch_size: {prompts}, max_prompt_length: 64,
@@ -50,11 +53,11 @@ tracking: {{loggers: []}}
 """
 
 
-def measure(folder: Path, responses: int, tokens: int, n: int, overrides: list[str]) -> dict[str, Any]:
-    """The last step of one run."""
+def measure(folder: Path, responses: int, tokens: int, n: int, steps: int, overrides: list[str]) -> dict[str, Any]:
+    """The steps of one run after the first; wall time, and that of the processes with rows, of the last."""
     prompts = responses // n
     config = CONFIG.format(
-        folder=folder, prompts=prompts, tokens=tokens, n=n, parts=PARTS, mini_batch=prompts // 4, steps=STEPS
+        folder=folder, prompts=prompts, tokens=tokens, n=n, parts=PARTS, mini_batch=prompts // 4, steps=steps
     )
     (folder / "config.yaml").write_text(config)
     command = [sys.executable, "-c", ON_A_CLUSTER, "train", str(folder / "config.yaml"), "--plugin", str(PARTS)]
@@ -64,22 +67,26 @@ def measure(folder: Path, responses: int, tokens: int, n: int, overrides: list[s
     if done.returncode:
         raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
     [*_, latest] = sorted((folder / "runs").glob("*/*"), key=lambda path: path.stat().st_mtime)
-    steps = [
+    clocks_of_steps = [
         [float(word) for word in (latest / f"controller_{step}.txt").read_text().split()]
-        for step in range(1, STEPS + 1)
+        for step in range(1, steps + 1)
     ]
-    before, last = steps[-2:]
+    before, last = clocks_of_steps[-2:]
+    taken = [later[0] - earlier[0] for earlier, later in itertools.pairwise(clocks_of_steps)]
+    middle = statistics.median(taken)
     records = [json.loads(line) for line in (latest / "metrics.jsonl").read_text().splitlines()]
     timed = {name[9:]: round(each, 2) for name, each in records[-1].items() if name.startswith("timing_s/")}
     return {
         "responses": responses,
         "tokens": tokens,
-        "processor_s": last[0] - before[0],
-        "us_a_token": 1e6 * (last[0] - before[0]) / responses / tokens,
+        "processor_s": middle,
+        "range_s": [min(taken), max(taken)],
+        "us_a_token": 1e6 * middle / responses / tokens,
         "wall_s": last[1] - before[1],
         "batch_s": _last_step(clocks, 1),
         "batch_wall_s": max(_last_step(clocks, 2)),
         "peak_gib": last[3] / 2**20,
+        "own_gib": [round(each[2] / 2**20, 2) for each in clocks_of_steps],
         "timing_s": timed,
     }
 
@@ -98,11 +105,12 @@ def main() -> None:
     parser.add_argument("--responses", type=int, default=16384)
     parser.add_argument("--tokens", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--n", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the config")
     given = parser.parse_args()
     rows = []
-    heads = f"{'responses':>9} {'tokens':>6} {'processor s':>11} {'us a token':>10} {'step s':>7} {'peak GiB':>8}"
-    print(f"{heads}  batch s: longest wall, processors")
+    heads = f"{'responses':>9} {'tokens':>6} {'processor s':>11} {'range':>12} {'us a token':>10} {'step s':>7}"
+    print(f"{heads} {'peak GiB':>8}  batch s: longest wall, processors")
     with tempfile.TemporaryDirectory(prefix="corerl-controller-") as temporary:
         folder = Path(temporary)
         sizes = ["--operations", "+-", "--max-operand", "99", "--train-size", "4096", "--test-size", "8"]
@@ -111,11 +119,13 @@ def main() -> None:
         corpus = str(folder / "data" / "train.parquet")
         assert run(["tiny-model", "--out", str(folder / "model"), "--corpus", corpus, *shape]) == 0
         for tokens in given.tokens:
-            row = measure(folder, given.responses, tokens, given.n, given.overrides)
+            row = measure(folder, given.responses, tokens, given.n, given.steps, given.overrides)
             rows.append(row)
+            least, most = row["range_s"]
             print(
-                f"{row['responses']:9} {tokens:6} {row['processor_s']:11.2f} {row['us_a_token']:10.3f} "
-                f"{row['wall_s']:7.1f} {row['peak_gib']:8.2f}  {row['batch_wall_s']}, {row['batch_s']}",
+                f"{row['responses']:9} {tokens:6} {row['processor_s']:11.2f} {least:.2f} to {most:.2f} "
+                f"{row['us_a_token']:10.3f} {row['wall_s']:7.1f} {row['peak_gib']:8.2f}  {row['batch_wall_s']}, "
+                f"{row['batch_s']}, own GiB {row['own_gib']}",
                 flush=True,
             )
     if len(rows) > 1:

@@ -15,6 +15,7 @@ import functools
 import itertools
 import math
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -275,12 +276,12 @@ class Stream:
         prompt = self._prompts[self._sampler.prompt(number)]
         group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
         member = _Member(number, None, group)
-        group.on_begin = functools.partial(self._begin, member)
+        group.on_begin = functools.partial(self._begin, weakref.ref(member))  # a cycle would keep all responses
         return member
 
-    def _begin(self, member: _Member) -> None:
+    def _begin(self, reference: "weakref.ref[_Member]") -> None:
         """Requests of a group are sent."""
-        if member.version is None:
+        if (member := reference()) is not None and member.version is None:
             member.version = self._version
 
     async def _play(self, member: _Member) -> None:

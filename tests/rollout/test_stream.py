@@ -2,10 +2,12 @@
 
 import asyncio
 import dataclasses
+import gc
 import random
 import re
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -112,6 +114,28 @@ def tokens(taken):
 
 def scores(results):
     return [result.score for result in results]
+
+
+@pytest.mark.parametrize("given", [{}, {"greedy": True}, {"max_staleness": 1}])
+def test_a_step_is_freed_with_its_last_reference_not_by_a_collection(stream, given):
+    """Collections of all objects are rare: see :mod:`corerl.rollout.event_loop`."""
+    engine = Engine()
+    made = stream(engine, **given)
+
+    def take(step):
+        engine.version = step - 1
+        return made.take(step)
+
+    take(1)
+    taken = take(2)
+    rows = [weakref.ref(each) for each in taken.scored.rollouts.completions]
+    gc.disable()
+    try:
+        del taken
+        take(3)  # nothing of the last call is left on the stack
+        assert [each() for each in rows] == [None] * len(rows)
+    finally:
+        gc.enable()
 
 
 def test_without_staleness_the_groups_of_a_step_are_begun_when_it_asks_for_them(stream):

@@ -30,6 +30,7 @@ def test_all_gpus_are_used_and_overrides_make_the_layout() -> None:
     fitting = [each for each in found(SMALL, 16) if isinstance(each, Layout)]
     assert {each.job.gpus for each in fitting} == {16}
     assert {each.job.engines.gpus for each in fitting} == {0, 8}  # whole hosts
+    assert all("rollout.pipeline_model_parallel_size" not in each.values for each in fitting)
     for each in fitting[:6]:
         read, _ = read_train_values(None, ["model.path=none", *each.overrides()])
         assert read["runtime"]["nnodes"] * read["runtime"]["n_gpus_per_node"] == each.job.trainers.ranks
@@ -45,12 +46,12 @@ def test_the_fastest_of_every_placement_comes_first() -> None:
 
 
 def test_a_model_that_is_too_large_is_refused_with_its_memory() -> None:
-    every = found(LARGE, 8)
+    every = found(LARGE, 2)
     refused = [each for each in every if isinstance(each, Refused)]
     assert any("GiB of 140 on a GPU" in reason for reason in reasons(refused))
     engines_of_one = [each for each in every if each.values["rollout.tensor_model_parallel_size"] == 1]
     assert all(isinstance(each, Refused) for each in engines_of_one)  # 141 GB of weights
-    assert [each for each in found(LARGE, 64) if isinstance(each, Layout)]
+    assert [each for each in found(LARGE, 32) if isinstance(each, Layout)]
 
 
 def test_more_than_a_host_must_be_whole_hosts() -> None:
@@ -75,10 +76,22 @@ def test_lengths(tmp_path: Path) -> None:
             lengths_of(wrong)
 
 
-def test_engines_with_stages_are_not_simulated() -> None:
-    every = found(SMALL, 8, "rollout.pipeline_model_parallel_size=2")
-    assert every and all(isinstance(each, Refused) for each in every)
-    assert any("without stages and data parallel ranks" in reason for reason in reasons(every))  # type: ignore[arg-type]
+def test_engines_get_stages_only_if_nothing_else_fits() -> None:
+    """Of one head, which tensor parallel ranks cannot divide, and 81 billion parameters."""
+    every = found({**LARGE, "heads": 1, "key_value_heads": 1, "head_size": 8192}, 32)
+    fitting = [each for each in every if isinstance(each, Layout)]
+    assert fitting and all(each.job.engines.stages > 1 and each.job.engines.data == 1 for each in fitting)
+    keys = {f"rollout.pipeline_model_parallel_size={each.job.engines.stages}" for each in fitting}
+    assert keys <= {key for each in fitting for key in each.overrides()}
+    assert "engines of 4 GPUs PP 4" in " ".join(each.name() for each in fitting)
+
+
+def test_the_stages_of_the_config_are_simulated_beside_none() -> None:
+    fitting = [each for each in found(SMALL, 8, "rollout.pipeline_model_parallel_size=2") if isinstance(each, Layout)]
+    assert {(each.job.engines.stages, each.job.engines.data) for each in fitting} == {(1, 1), (2, 1)}
+    for each in fitting:
+        value = each.values.get("rollout.pipeline_model_parallel_size")
+        assert value == {1: 1, 2: None}[each.job.engines.stages]  # the config has 2
 
 
 def test_a_wrong_table_names_its_key(tmp_path: Path) -> None:

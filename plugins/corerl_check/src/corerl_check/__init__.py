@@ -10,6 +10,7 @@ from corerl_check.machine import GIB, count_processors, detect
 from corerl_check.shares import (
     PROCESS,
     CpuBound,
+    EngineRank,
     GenerationShare,
     PlacesModels,
     SharesGeneration,
@@ -25,6 +26,7 @@ __all__ = [
     "GIB",
     "PROCESS",
     "CpuBound",
+    "EngineRank",
     "Examined",
     "Finding",
     "GenerationShare",

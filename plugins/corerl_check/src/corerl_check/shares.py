@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
 from corerl_check.contract import Finding, Machine
 from corerl_check.machine import GIB
 from corerl_check.size import ModelSize
@@ -63,7 +63,7 @@ class GenerationShare:
 
     Attributes:
         weights, other: of its copy of the model; activations, graphs and what else it needs.
-        kv_cache: room for keys and values; None: not known.
+        kv_cache: room for keys and values; None: not known. Each data parallel rank has a cache of its own requests.
         bytes_per_token: of the cache, on this GPU.
         asleep: what it keeps while the policy trains.
         cpu_bound: None: not that anyone knows.
@@ -81,6 +81,33 @@ class GenerationShare:
     @property
     def total(self) -> float:
         return self.weights + (self.kv_cache or 0.0) + self.other
+
+
+@dataclass(frozen=True)
+class EngineRank:
+    """What the fullest GPU of an engine has of a model.
+
+    Attributes:
+        layers: share of the layers.
+        in_layers, beside: parameters.
+    """
+
+    layers: float
+    in_layers: float
+    beside: float
+
+    @classmethod
+    def of(cls, size: ModelSize, rollout: RolloutConfig) -> "EngineRank":
+        """The fullest stage has as many layers as any, beside the embedding; the last one has the output layer.
+
+        Tensor parallel ranks divide all of a stage; data parallel ranks divide its experts, and have all else.
+        """
+        stages, tensor = rollout.pipeline_model_parallel_size, rollout.tensor_model_parallel_size
+        layers = -(-size.layers // stages) / size.layers
+        outside_experts = size.parameters - size.beside - size.in_experts
+        in_layers = layers * (outside_experts + size.in_experts / rollout.data_parallel_size)
+        beside = size.beside - (size.output if stages > 1 else 0)
+        return cls(layers, in_layers / tensor, beside / tensor)
 
 
 @runtime_checkable

@@ -21,6 +21,8 @@ class ModelSize:
         routed_bytes: of the chosen experts of one token (column ``experts``); 0 if they cannot be recorded.
         unrouted: the reason for that; '' if they can.
         experts_of_token: experts that see one token; 0 for a model without experts.
+        in_experts: parameters of routed experts, in all layers.
+        output: parameters of an output layer of its own; 0 if it has the weights of the embedding.
     """
 
     parameters: int
@@ -40,6 +42,8 @@ class ModelSize:
     routed_bytes: int = 0
     unrouted: str = ""
     experts_of_token: int = 0
+    in_experts: int = 0
+    output: int = 0
 
     @property
     def cache_bytes(self) -> int:
@@ -69,6 +73,9 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
     config = built.config.get_text_config()
     parameters = sum(each.numel() for each in built.parameters())
     in_layers = sum(each.numel() for name, each in built.named_parameters() if ".layers." in name)
+    in_experts = sum(each.numel() for name, each in built.named_parameters() if ".experts." in name)
+    ends = built.get_output_embeddings(), built.get_input_embeddings()
+    has_output = head == "lm" and ends[0] is not None and ends[0].weight is not ends[1].weight
     heads = config.num_attention_heads
     experts = getattr(config, "num_experts_per_tok", None)
     width = getattr(config, "moe_intermediate_size", None) if experts else None
@@ -114,4 +121,6 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         routed_bytes=routed_bytes,
         unrouted=unrouted,
         experts_of_token=experts or 0,
+        in_experts=in_experts,
+        output=ends[0].weight.numel() if has_output else 0,
     )

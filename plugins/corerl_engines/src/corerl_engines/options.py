@@ -8,7 +8,7 @@ from corerl.contracts.config import RolloutConfig, TrainConfig
 from corerl.contracts.options import option
 from corerl.errors import ConfigError
 from corerl.secrets import reveal
-from corerl_check import GIB, PROCESS, GenerationShare, Machine, ModelSize, longest
+from corerl_check import GIB, PROCESS, EngineRank, GenerationShare, Machine, ModelSize, longest
 from corerl_engines.liveness import Patience
 
 OVERHEAD = 2.0 * GIB
@@ -89,11 +89,12 @@ class EngineOptions:
         """For `corerl check`: the cache gets the rest of ``gpu_memory_utilization`` beside the weights."""
         rollout = config.rollout
         in_layers = 1 if self.quantization == "fp8" else size.bytes
-        weights = (size.beside * size.bytes + (size.parameters - size.beside) * in_layers) / rollout.gpus_per_engine
+        rank = EngineRank.of(size, rollout)
+        weights = rank.beside * size.bytes + rank.in_layers * in_layers
         memory, share = machine.memory, self.gpu_memory_utilization
         cache = None if memory is None else max(0.0, share * memory - weights - OVERHEAD)
         of_layer = min(rollout.tensor_model_parallel_size, size.key_value_heads)
-        per_token = size.cache_bytes / of_layer / rollout.pipeline_model_parallel_size
+        per_token = size.cache_bytes / of_layer * rank.layers
         return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
 
 

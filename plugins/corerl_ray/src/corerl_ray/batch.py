@@ -15,14 +15,13 @@ from corerl.errors import NonFiniteError
 from corerl.terminal import say
 from corerl_ray.group import Group, call, keep, pending
 from corerl_ray.kept import KeptOutputs, KeptRows, KeptShare, placed
+from corerl_ray.packed import Packed
 from corerl_ray.runtime import RayRuntime
 from corerl_torch.shards.cut import Cut, add_measures
-from corerl_torch.shards.readers import readers_of_all_groups, readers_of_tokens
+from corerl_torch.shards.readers import in_one_process, reader_by_floats, shards_of
 from corerl_torch.shards.worker import Shard
 
 KEY = "rollout.num_workers"
-MOST = 16
-"""shards; each costs the controller about ten calls a step"""
 
 
 def make_batch(
@@ -31,14 +30,12 @@ def make_batch(
     """The batch of a run under this runtime with ``rollout.num_workers``; None: the controller has the rows."""
     if not isinstance(runtime, RayRuntime):
         return None
-    config, parts = plan.config, plan.parts
-    if readers := readers_of_tokens(parts, corrector, annotators):
-        say(f"the controller holds the tokens of each step: {', '.join(readers)}")
+    config = plan.config
+    shards, line = shards_of(config, plan.parts, corrector, annotators)
+    if line:
+        say(line)
+    if not shards:
         return None
-    shards = min(config.rollout.num_workers, config.data.train_batch_size, MOST)
-    if shards > 1 and (readers := readers_of_all_groups(parts, corrector)):
-        say(f"one process holds the tokens of each step: {', '.join(readers)}")
-        shards = 1
     role = Role("batch", KEY, "batch", distributed=False, workers=shards)
     group = cast(Group, runtime.spawn(role, Shard, config, folder, models.shape))
     return ShardedBatch(group, corrector, config.trainer.log_rollouts_tokens)
@@ -82,7 +79,8 @@ class ShardedBatch:
     @Begins
     def take(self, scored: Any) -> Future:
         self._scored, self._cut = scored, Cut.of(scored, self._most)
-        return self._keep("take_part", list(zip(self._cut.scored(scored), self._cut.parts, strict=True)))
+        parts = map(Packed.of, self._cut.scored(scored))
+        return self._keep("take_part", list(zip(parts, self._cut.parts, strict=True)))
 
     @Begins
     def put(self, role: str, outputs: KeptOutputs | None) -> Future:
@@ -136,7 +134,7 @@ class ShardedBatch:
         counts, rows = cut.first(self._token_rows)
         calls, references = self._kept("first_rows", [(count,) for count in counts])
         share = KeptShare(references, *placed(rows), trims=True) if any(counts) else references[0]
-        writing = call(first, "write_whole", (path, self._scored, share), {})
+        writing = call(first, "write_whole", (path, Packed.of(self._scored), share), {})
         return pending(self._group, "write_rollouts", [*calls, writing], lambda results: results[-1])
 
     @Begins
@@ -176,10 +174,7 @@ class ShardedBatch:
         args = KeptShare(references, *placed(cut.rows)), scored.results, scored.rollouts.truncated
         asked = call(self._group.members[0], "measure_whole", args, {})
         found = pending(self._group, "measure_whole", [*calls, asked], lambda results: results[-1]).result()
-        say(
-            f"one process holds the tokens of each further step: a plugin's step_metrics gives {', '.join(names)} as "
-            "numbers of the whole step (measures, such as corerl.contracts.losses.Mean, add up)"
-        )
+        say(in_one_process([reader_by_floats(names)], "each further step"))
         self._most = 1
         return add_measures([found])[1]
 

@@ -13,6 +13,7 @@ import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from corerl_ray.calls import POLL, Call, Member, Wait
 from corerl_ray.host import Failure
 from corerl_ray.mailbox import Answer, News, Post
 from corerl_ray.order import Order
+from corerl_ray.packed import Packed
 from corerl_ray.spread import Spread
 
 if TYPE_CHECKING:
@@ -124,14 +126,14 @@ class Exchange:
             return self._has_thread
 
     def _begin(self, order: Order) -> None:
-        group = self._group
+        group, reference = self._group, weakref.ref(order)  # a cycle would keep all responses
 
         def call(replica: int, requests: list[GenerationRequest]) -> int:
-            number, member = next(self._numbers), group.latest[replica]
-            self._running[number] = order, Call(member, None)
+            number, member, own = next(self._numbers), group.latest[replica], reference()
+            assert own is not None
+            self._running[number] = own, Call(member, None)
             self._at.setdefault(member.host, set()).add(number)
-            asks = order.engines is not None
-            self._outgoing.setdefault(member, []).append(Post(number, order.method, requests, asks))
+            self._outgoing.setdefault(member, []).append(Post(number, own.method, requests, own.engines is not None))
             return number
 
         self._orders.add(order)
@@ -216,7 +218,7 @@ class Exchange:
         """Post what is to be posted, and collect from every replica with running calls."""
         outgoing, self._outgoing = self._outgoing, {}
         for member, posts in outgoing.items():
-            posted = member.host.post.options(concurrency_group="post").remote(posts)
+            posted = member.host.post.options(concurrency_group="post").remote(Packed.of(posts))
             posted.future().add_done_callback(functools.partial(self._hear_posted, member))
         answers, self._answers = self._answers, {}
         for member, given in answers.items():

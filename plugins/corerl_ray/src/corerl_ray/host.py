@@ -23,6 +23,7 @@ from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.kept import Arrays, Kept, keep_tokens
 from corerl_ray.mailbox import Answer, Collected, Mailbox, Post
+from corerl_ray.packed import Packed
 from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
@@ -145,7 +146,7 @@ class WorkerHost:
         try:
             if method == "close" and self.mailbox.asks:
                 self.mailbox.end(ENDING)
-            given = [arg.value() if isinstance(arg, Kept) else arg for arg in args]
+            given = [arg.value() if isinstance(arg, Kept | Packed) else arg for arg in args]
             return getattr(self.worker, method)(*given, **keywords)
         except Exception as error:
             return Failure.of(error)
@@ -159,9 +160,9 @@ class WorkerHost:
             return result, None
         return (result.numbers() if isinstance(result, Experience) else None), result
 
-    def post(self, posts: Sequence[Post]) -> None:
+    def post(self, posts: Sequence[Post] | Packed) -> None:
         """Begin calls of spread methods; :meth:`collect` has their results."""
-        self.mailbox.post(posts)
+        self.mailbox.post(posts.value() if isinstance(posts, Packed) else posts)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Answer requests of calls."""

@@ -122,12 +122,14 @@ class KeptOutputs:
         rows: of all shares, end to end; -1: of another shard.
         counts: of the rows of each share.
         shape: (B, T) of the batch.
+        positions: of ``rows`` among the rows of all shares, whose others are of another shard; None: these are all.
     """
 
     references: "Sequence[ray.ObjectRef[Any]]"
     rows: "Tensor"
     counts: Sequence[int]
     shape: tuple[int, int]
+    positions: "Tensor | None" = None
 
     def of(self, rows: "Tensor") -> "KeptOutputs":
         """Those of a shard, of these rows of the batch."""
@@ -140,16 +142,22 @@ class KeptOutputs:
             read = [share for share, each in enumerate(own) if (each >= 0).any()]
             own, references = [own[share] for share in read], [references[share] for share in read]
             counts = [counts[share] for share in read]
-        return KeptOutputs(references, torch.cat(own), counts, (len(rows), self.shape[1]))
+        found = torch.cat(own)
+        positions = (found >= 0).nonzero().squeeze(1)
+        return KeptOutputs(references, found[positions], counts, (len(rows), self.shape[1]), positions)
 
     def value(self) -> "TokenOutputs":
         import torch
 
         from corerl_ray.shares import join_token_outputs
 
+        rows = self.rows
+        if self.positions is not None:
+            rows = torch.full((sum(self.counts),), -1)
+            rows[self.positions] = self.rows
         found = ray.get([*self.references])
         parts = [part for each in found for part in (each if isinstance(each, list) else [each])]
-        return join_token_outputs(parts, torch.split(self.rows, [*self.counts]), self.shape)
+        return join_token_outputs(parts, torch.split(rows, [*self.counts]), self.shape)
 
 
 Kept = KeptShare | KeptOutputs

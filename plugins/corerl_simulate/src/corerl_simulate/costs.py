@@ -9,9 +9,10 @@ from torch import Tensor
 
 from corerl.batch.cuts import mini_batches
 from corerl.contracts.training_strategies import MicroBatching
-from corerl_check import ModelSize
+from corerl_check import EngineRank, ModelSize
+from corerl_ray.options import IN_PIECES
 from corerl_simulate.engine import EngineSpeed
-from corerl_simulate.job import Job
+from corerl_simulate.job import EnginePool, Job
 from corerl_simulate.table import Links, Table
 from corerl_torch.balance import balance
 from corerl_torch.micro_batches import micro_batches
@@ -56,28 +57,61 @@ def matrices(size: ModelSize) -> tuple[float, float]:
 
 
 def engine_speed(size: ModelSize, job: Job, table: Table) -> EngineSpeed:
-    """Of one engine of ``job``; ``sharing`` engines on one GPU lengthen each other's steps."""
-    rates, gpu, split = table.engine(job.engines.backend), table.gpu, job.engines.tensor
+    """Of one engine of ``job``; ``sharing`` engines on one GPU lengthen each other's steps.
+
+    Running samples are divided evenly among data parallel ranks, which go from layer to layer together.
+    """
+    engines, gpu = job.engines, table.gpu
+    rates, tensor, data = table.engine(engines.backend), engines.tensor, engines.data
     layers, output = matrices(size)
-    factor = 1 + rates.sharing * (job.engines.beside - 1)
-    collectives = 2 * size.layers * _latency(table.links, split) if split > 1 else 0.0
-    flops = 2 * (layers + output) / split
-    heads = min(split, size.key_value_heads)
-    weights = size.parameters * size.bytes / split
-    passes = size.vocabulary * 4 * BYTES_PER_LOGIT / split / (gpu.terabytes * 1e12)
-    hosts = -(-split // table.links.gpus_per_node)
-    # of each token, two sums a layer among hosts, of which each GPU carries its share
-    sums = 2 * size.layers * 2 * (hosts - 1) / hosts * size.hidden * size.bytes
-    sums /= table.links.between * 1e9 * table.links.gpus_per_node
+    factor = 1 + rates.sharing * (engines.beside - 1)
+    flops = 2 * (layers + output) / (tensor * data)
+    heads = min(tensor, size.key_value_heads)
+    weights = (size.parameters - size.in_experts + size.in_experts / data) * size.bytes / tensor
+    passes = size.vocabulary * 4 * BYTES_PER_LOGIT / tensor / (gpu.terabytes * 1e12)
+    slowest = 1.0
+    if engines.stages > 1:
+        slowest = (-(-size.layers // engines.stages) / size.layers * layers + output) / (layers + output)
+    exchange, sent = _exchanges(size, engines, table.links)
+    reading = flops / (gpu.matrix_tflops * 1e12) + sent
+    readers = min(data, job.config.rollout.n)  # ranks with samples of a prompt, each of which reads it
     return EngineSpeed(
-        step=factor * (rates.step_ms * 1e-3 + rates.layer_ms * 1e-3 * size.layers + collectives),
-        sample=factor * (rates.sample_us * 1e-6 + passes),
-        token=factor * size.cache_bytes / heads / (gpu.terabytes * 1e12),
+        step=factor * (rates.step_ms * 1e-3 + rates.layer_ms * 1e-3 * size.layers),
+        sample=factor * (rates.sample_us * 1e-6 + passes) / data,
+        token=factor * size.cache_bytes / heads / data / (gpu.terabytes * 1e12),
         least=factor * weights / (gpu.terabytes * 1e12),
-        product=factor * flops / (gpu.decode_tflops * 1e12) + sums,
-        prefill=factor * flops / (gpu.matrix_tflops * 1e12) + sums,
+        product=factor * flops / (gpu.decode_tflops * 1e12),
+        prefill=factor * slowest * reading * readers,
         latency=rates.latency,
+        exchange=factor * exchange,
+        sent=factor * sent,
+        stages=engines.stages,
+        slowest=slowest,
     )
+
+
+def _exchanges(size: ModelSize, engines: EnginePool, links: Links) -> tuple[float, float]:
+    """Seconds of a decode step's exchanges between GPUs of an engine, whatever they carry, and for each sample."""
+    tensor, data, stages = engines.tensor, engines.data, engines.stages
+    hidden = size.hidden * size.bytes
+    exchange = sent = 0.0
+    if tensor > 1:
+        exchange += 2 * size.layers * _latency(links, tensor)
+        sent += 2 * size.layers * 2 * hidden * _between_hosts(links, tensor)  # two sums, each there and back
+    if data > 1:  # to the experts and back: all hidden states to all ranks, and sums of their outputs
+        exchange += 2 * size.layers * _latency(links, tensor * data)
+        sent += 2 * size.layers * hidden * (data - 1) / data / (links.inside * 1e9)
+        sent += 2 * size.layers * hidden * _between_hosts(links, tensor * data)
+    if stages > 1:  # hidden states and residuals
+        exchange += (stages - 1) * _latency(links, tensor * data * stages)
+        sent += (stages - 1) * 2 * hidden / data / _rate(links, tensor * data * stages)
+    return exchange, sent
+
+
+def _between_hosts(links: Links, gpus: int) -> float:
+    """Seconds of a byte of each host's share of a collective, which all GPUs of a host carry together."""
+    hosts = -(-gpus // links.gpus_per_node)
+    return (hosts - 1) / hosts / (links.between * 1e9 * links.gpus_per_node)
 
 
 class TrainingCost:
@@ -228,12 +262,16 @@ def weights(job: Job, table: Table) -> float:
     """Seconds of an update of the engines' weights, with their wake."""
     exchange, size = table.exchange, job.sizes["actor"]
     sent = size.parameters * size.bytes / 1e9
+    again = sent / exchange.nccl_gb if job.engines.size > table.links.gpus_per_node else 0.0  # among an engine's hosts
+    if job.config.runtime.options.get("weights_transport") in IN_PIECES:
+        rank = EngineRank.of(size, job.config.rollout)
+        sent, again = (rank.in_layers + rank.beside) * size.bytes / 1e9, 0.0
     if job.engines.gpus:
         hops = max(1.0, math.log2(job.engines.gpus))
-        return exchange.weights + sent / exchange.nccl_gb * (1 + 0.1 * (hops - 1))
+        return exchange.weights + sent / exchange.nccl_gb * (1 + 0.1 * (hops - 1)) + again
     wake = exchange.wake if handover(job, table) else 0.0
     ranks = exchange.weights_rank * math.log2(job.trainers.ranks) if job.is_ray else 0.0
-    return exchange.weights + wake + ranks + sent / exchange.weights_gb
+    return exchange.weights + wake + ranks + sent / exchange.weights_gb + again
 
 
 def rest(job: Job, table: Table, tokens: int) -> float:

@@ -1,8 +1,9 @@
 """A stub engine with continuous batching, in virtual time.
 
 All running samples get a token in each decode step, so the time of k steps follows in closed form from the number of
-samples and their tokens at the start. The engine computes the next moment at which a sample ends or the KV cache is
-full, and sleeps until then: its cost does not depend on the number of tokens.
+samples and their tokens at the start. With stages, a decode step is a round, in which each micro-batch goes through all
+of them. The engine computes the next moment at which a sample ends or the KV cache is full, and sleeps until then: its
+cost does not depend on the number of tokens.
 """
 
 import asyncio
@@ -25,16 +26,20 @@ LengthOf = Callable[[int, int], int]
 
 @dataclass(frozen=True)
 class EngineSpeed:
-    """Seconds of an engine.
+    """Seconds of an engine; those of a GPU are sums over stages, one after the other.
 
     Attributes:
-        step: seconds of a decode step, whatever it computes.
-        sample: seconds of a decode step for each running sample.
+        step: seconds of a decode step, whatever it computes, on the processor.
+        sample: seconds of a decode step for each running sample, on the processor.
         token: seconds of a decode step for each token in the cache of the running samples.
         least: seconds of a decode step's matrix products at least: the time of reading the weights.
         product: seconds of these matrix products for each running sample.
         prefill: seconds of a token that is read.
         latency: seconds between a call and its first step.
+        exchange: seconds of a decode step's exchanges between GPUs, whatever they carry.
+        sent: seconds of these exchanges for each running sample.
+        stages: micro-batches into which running samples are divided.
+        slowest: share of the slowest stage of a GPU's seconds.
     """
 
     step: float
@@ -44,19 +49,43 @@ class EngineSpeed:
     product: float = 0.0
     prefill: float = 0.0
     latency: float = 0.0
+    exchange: float = 0.0
+    sent: float = 0.0
+    stages: int = 1
+    slowest: float = 1.0
+
+    def _bounds(self, running: int) -> list[tuple[float, float]]:
+        """Each (seconds of a decode step, more of them for each token in the cache); the largest sum holds.
+
+        b micro-batches go round in a ring of stages, the last of which is the processor. A round takes at least as long
+        as one of them needs for its way, and b times as long as each stage and the processor need for one.
+        """
+        batches = min(self.stages, running)
+        each = running / batches
+        processor = self.step + self.sample * each
+        gpu = self.exchange + self.sent * each + max(self.least, self.product * each)
+        token = self.token / batches
+        way = (processor + gpu, token)
+        if batches == 1:
+            return [way]
+        slowest = batches * self.slowest
+        return [way, (slowest * gpu, slowest * token), (batches * processor, 0.0)]
 
     def decode(self, running: int, tokens: float, steps: float) -> float:
         """Seconds of so many decode steps; ``tokens`` are those in the cache before the first."""
-        each = self.step + self.sample * running + max(self.least, self.product * running)
-        return steps * each + self.token * (tokens * steps + running * steps * steps / 2)
+        mean = tokens + running * steps / 2
+        return steps * max(each + token * mean for each, token in self._bounds(running))
 
     def steps(self, running: int, tokens: float, seconds: float) -> float:
         """The inverse of :meth:`decode`, in steps."""
-        linear = self.step + self.sample * running + max(self.least, self.product * running) + self.token * tokens
-        square = self.token * running / 2
-        if square * seconds < 1e-12 * linear * linear:
-            return seconds / linear
-        return (math.sqrt(linear * linear + 4 * square * seconds) - linear) / (2 * square)
+
+        def inverse(each: float, token: float) -> float:
+            linear, square = each + token * tokens, token * running / 2
+            if square * seconds < 1e-12 * linear * linear:
+                return seconds / linear
+            return (math.sqrt(linear * linear + 4 * square * seconds) - linear) / (2 * square)
+
+        return min(inverse(*bound) for bound in self._bounds(running))
 
 
 @dataclass(eq=False)

@@ -52,7 +52,7 @@ def fit(job: Job, measured: Measured, start: Table, name: str) -> Fitted:
         layer_ms=0.0,
         sample_us=0.0,
         latency=0.0,
-        most=max(1, measured.most // job.engines.count) if measured.most else 1_000_000,
+        most=max(1, measured.most // (job.engines.count * job.engines.data)) if measured.most else 1_000_000,
         reports=measured.most is not None,
         sharing=old.sharing if job.engines.beside > 1 else 0.0,
     )

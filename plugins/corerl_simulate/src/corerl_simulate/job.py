@@ -62,10 +62,12 @@ class EnginePool:
     Attributes:
         backend: its name.
         count: engines in all.
-        tensor: GPUs of each.
+        tensor: GPUs of each that divide the layers' matrices.
         beside: engines on the same GPUs.
-        cache: tokens that the KV cache of one holds.
+        cache: tokens that the KV cache of one holds, that is those of its data parallel ranks together.
         gpus: their own; 0: they share those of training.
+        stages: of each, with ``tensor`` GPUs for each data parallel rank.
+        data: data parallel ranks of each, which divide its requests and experts.
     """
 
     backend: str
@@ -74,6 +76,13 @@ class EnginePool:
     beside: int
     cache: float
     gpus: int
+    stages: int = 1
+    data: int = 1
+
+    @property
+    def size(self) -> int:
+        """GPUs of each."""
+        return self.tensor * self.stages * self.data
 
 
 @dataclass(frozen=True)
@@ -165,10 +174,14 @@ def _engines(config: TrainConfig, parts: Parts, size: ModelSize, ranks: int, tab
     rollout, backend = config.rollout, parts.rollout_backend
     own, split = rollout.nnodes * rollout.n_gpus_per_node, rollout.gpus_per_engine
     gpus = own or ranks
-    if split > rollout.tensor_model_parallel_size:
-        raise RequestError("engines are simulated without stages and data parallel ranks: set their sizes to 1")
+    stages, data = rollout.pipeline_model_parallel_size, rollout.data_parallel_size
+    if stages > size.layers:
+        raise RequestError(f"rollout.pipeline_model_parallel_size is {stages}, and the model has {size.layers} layers")
+    if data > 1 and not size.experts_of_token:
+        raise RequestError(f"rollout.data_parallel_size is {data}, and the model has no experts to divide")
     if gpus % split:
-        raise RequestError(f"{gpus} GPUs of engines cannot be divided by rollout.tensor_model_parallel_size={split}")
+        sizes = f"{rollout.tensor_model_parallel_size} tensor × {stages} pipeline × {data} data"
+        raise RequestError(f"{gpus} GPUs of engines cannot be divided by {sizes} parallel ranks")
     machine = machine_of(config, table)
     table.engine(backend.entry.name)
     beside: Any = rollout.options.get("replicas", 1)
@@ -179,8 +192,17 @@ def _engines(config: TrainConfig, parts: Parts, size: ModelSize, ranks: int, tab
     if isinstance(backend.options, SharesGeneration):
         share = backend.options.generation(size, config, machine)
         if share.kv_cache is not None:
-            cache = share.kv_cache / share.bytes_per_token / beside
-    return EnginePool(backend.entry.name, gpus // split * beside, split, beside, cache, own)
+            cache = data * share.kv_cache / share.bytes_per_token / beside
+    return EnginePool(
+        backend.entry.name,
+        gpus // split * beside,
+        rollout.tensor_model_parallel_size,
+        beside,
+        cache,
+        own,
+        stages,
+        data,
+    )
 
 
 def _share(options: Any, size: ModelSize, ranks: int, config: TrainConfig) -> TrainingShare:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts, resolve_parts
-from corerl_check import GIB, ModelSize
+from corerl_check import GIB, ModelSize, SpansNodes
 from corerl_simulate import costs
 from corerl_simulate.costs import TrainingCost
 from corerl_simulate.job import Job, job_of, machine_of
@@ -63,7 +64,9 @@ class Layout:
         strategy = self.values["actor.strategy"]["name"]
         parts.append(" ".join([f"{trainers.ranks} {strategy}", *(f"{k} {v}" for k, v in division.items() if v > 1)]))
         own = f"{engines.count} engines" if engines.count > 1 else "1 engine"
-        parts.append(f"{own} of {engines.tensor} GPUs" if engines.tensor > 1 else own)
+        own += f" of {engines.size} GPUs" if engines.size > 1 else ""
+        inside = {"PP": engines.stages, "DP": engines.data}
+        parts.append(" ".join([own, *(f"{k} {v}" for k, v in inside.items() if v > 1)]))
         where = " + " if engines.gpus else " beside " if self.job.is_beside else ", then "
         return where.join(reversed(parts) if self.job.is_beside else parts)
 
@@ -74,6 +77,21 @@ class Refused:
 
     values: Values
     reason: str
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """Stages and data parallel ranks of an engine."""
+
+    stages: int = 1
+    data: int = 1
+
+    def values(self) -> Values:
+        """The keys."""
+        return {
+            "rollout.pipeline_model_parallel_size": self.stages,
+            "rollout.data_parallel_size": self.data,
+        }
 
 
 class Builder:
@@ -135,6 +153,8 @@ def layouts(
 ) -> list[Layout | Refused]:
     """All layouts of ``gpus`` GPUs, the fastest by a closed form first, refused ones last.
 
+    Engines have the config's own stages and data parallel ranks, or none; others if nothing else fits.
+
     Args:
         values: plain values of the config.
         prompt, response: mean tokens.
@@ -147,16 +167,22 @@ def layouts(
     builder = Builder(values, plugins)
     has_share = "gpu_memory_utilization" in _options(builder.parts)
     mps = mps and sizes["actor"].parameters <= SMALL  # an engine that fills the GPU leaves no time to share
-    for placed in _placements(gpus, table.links.gpus_per_node, max_staleness if has_share else 0, mps=mps):
-        for divided in _divisions(values, builder.parts, sizes["actor"], plugins):
-            if not _divides(placed, divided):
-                continue
-            looked = _look({**placed, **divided}, builder, sizes, table, (prompt, response))
-            sharded = {**divided["actor.strategy"], "shard_gradients": True}
-            if isinstance(looked, Refused) and sharded["name"] == "fsdp":
-                chosen = {**placed, **divided, "actor.strategy": sharded}
-                looked = _look(chosen, builder, sizes, table, (prompt, response))
-            found.append(looked)
+    places = list(_placements(gpus, table.links.gpus_per_node, max_staleness if has_share else 0, mps=mps))
+    size, rollout = sizes["actor"], builder.config.rollout
+    given = EngineParts(rollout.pipeline_model_parallel_size, rollout.data_parallel_size)
+    for engines in (dict.fromkeys([EngineParts(), given]), _further(size, builder.parts, given)):
+        for placed, parts in itertools.product(places, engines):
+            for divided in _divisions(values, builder.parts, size, plugins, parts, given):
+                if not _divides(placed, divided, parts):
+                    continue
+                looked = _look({**placed, **divided}, builder, sizes, table, (prompt, response))
+                sharded = {**divided["actor.strategy"], "shard_gradients": True}
+                if isinstance(looked, Refused) and sharded["name"] == "fsdp":
+                    chosen = {**placed, **divided, "actor.strategy": sharded}
+                    looked = _look(chosen, builder, sizes, table, (prompt, response))
+                found.append(looked)
+        if any(isinstance(each, Layout) for each in found):
+            break
     fitting = sorted((each for each in found if isinstance(each, Layout)), key=lambda each: each.about)
     return [*_varied(fitting), *(each for each in found if isinstance(each, Refused))]
 
@@ -170,16 +196,26 @@ def _varied(fitting: Sequence[Layout]) -> list[Layout]:
     return [*leading, *(each for each in fitting if all(each is not other for other in leading))]
 
 
-def _divides(placed: Values, divided: Values) -> bool:
+def _further(size: ModelSize, parts: Parts, given: EngineParts) -> list[EngineParts]:
+    """Stages and data parallel ranks that the config does not have."""
+    if not isinstance(parts.rollout_backend.options, SpansNodes):
+        return []
+    stages = [EngineParts(stages=each) for each in SIZES if 1 < each <= size.layers]
+    data = [EngineParts(data=each) for each in SIZES if each > 1 and size.experts_of_token]
+    return [each for each in (*stages, *data) if each != given]
+
+
+def _divides(placed: Values, divided: Values, parts: EngineParts) -> bool:
     """Whether GPUs can be divided so."""
     training = max(1, placed["runtime.nnodes"] * placed["runtime.n_gpus_per_node"])
     own = placed["rollout.nnodes"] * placed["rollout.n_gpus_per_node"]
-    strategy, tensor = divided["actor.strategy"], divided["rollout.tensor_model_parallel_size"]
+    engine = divided["rollout.tensor_model_parallel_size"] * parts.stages * parts.data
+    strategy = divided["actor.strategy"]
     names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     ranks = math.prod(strategy.get(name, 1) for name in names)
     whose = "rollout" if own else "runtime"
     nodes, gpus = placed[f"{whose}.nnodes"], max(1, placed[f"{whose}.n_gpus_per_node"])
-    fits = gpus % tensor == 0 if tensor <= gpus else tensor % gpus == 0 and nodes % (tensor // gpus) == 0
+    fits = gpus % engine == 0 if engine <= gpus else engine % gpus == 0 and nodes % (engine // gpus) == 0
     return bool(training % ranks == 0 and fits)
 
 
@@ -225,8 +261,15 @@ def _placements(gpus: int, per_node: int, max_staleness: int, *, mps: bool) -> I
             }
 
 
-def _divisions(values: Mapping[str, Any], parts: Parts, size: ModelSize, plugins: Plugins) -> Iterator[dict[str, Any]]:
-    """How models are divided."""
+def _divisions(
+    values: Mapping[str, Any],
+    parts: Parts,
+    size: ModelSize,
+    plugins: Plugins,
+    engine: EngineParts,
+    given_engine: EngineParts,
+) -> Iterator[dict[str, Any]]:
+    """How models are divided; ``given_engine``: by the config."""
     given = _part(values, "actor", "strategy", "torch")
     packed = {"name": "fsdp"} if given["name"] != "fsdp" else given
     strategies = [packed]
@@ -240,12 +283,14 @@ def _divisions(values: Mapping[str, Any], parts: Parts, size: ModelSize, plugins
     if given["name"] == "megatron":
         strategies.append(given)
     can = _options(parts).keys()
+    whole = {} if engine == given_engine else engine.values()
     for strategy in strategies:
         for tensor in ENGINE_SIZES:
             if size.heads % tensor or (tensor > 1 and "gpu_memory_utilization" not in can):
                 continue
-            for replicas in (1, 2) if tensor == 1 and "replicas" in can and size.parameters <= SMALL else (1,):
-                found = {"actor.strategy": strategy, "rollout.tensor_model_parallel_size": tensor}
+            is_small = tensor == 1 and engine == EngineParts() and size.parameters <= SMALL
+            for replicas in (1, 2) if is_small and "replicas" in can else (1,):
+                found = {"actor.strategy": strategy, "rollout.tensor_model_parallel_size": tensor, **whole}
                 if "replicas" in can:
                     found["rollout.options.replicas"] = replicas
                 yield found
@@ -277,8 +322,8 @@ def _look(
                 chosen, f"{phase.name} takes {phase.total / GIB:.0f} GiB of {machine.memory / GIB:.0f} on a GPU"
             )
     longest = config.data.max_prompt_length + config.data.max_response_length
-    if job.engines.cache < longest:
-        return Refused(chosen, f"the KV cache of an engine holds {job.engines.cache:.0f} of a row's {longest} tokens")
+    if (cache := job.engines.cache / job.engines.data) < longest:
+        return Refused(chosen, f"the KV cache of an engine holds {cache:.0f} of a row's {longest} tokens")
     generation = max(phase.total for phase in estimate.phases if phase.name == "generation")
     training = max(phase.total for phase in estimate.phases if phase.name != "generation")
     return Layout(chosen, job, parts, (training / GIB, generation / GIB), _about(job, table, *mean))

@@ -141,6 +141,8 @@ def compared(
             rows.append(Row(layout, simulate(layout.job, drawn, prompt, rates, steps=steps, mps=mps)))
         except RunError as error:
             refused.append(Refused(layout.values, str(error)))
+    if any(row.layout.job.engines.stages * row.layout.job.engines.data > 1 for row in rows):
+        assumed.append("seconds of an engine's stages and data parallel ranks are computed, not measured")
     return Comparison(sorted(rows, key=lambda row: row.step.seconds), refused, len(fitting), assumed)
 
 

@@ -116,7 +116,11 @@ class Simulation:
             return min(limit, lengths.of(seed, sample))
 
         self._engines = Engines(
-            [StubEngine(speed, job.engines.cache, rates.most, length_of) for _ in range(job.engines.count)], job.most
+            [
+                StubEngine(speed, job.engines.cache, rates.most * job.engines.data, length_of)
+                for _ in range(job.engines.count)
+            ],
+            job.most,
         )
         self._stream = self._stream_of(job.config, prompt, steps, reports=rates.reports)
         self._costs = {role: TrainingCost(job, role, table) for role in job.sizes}

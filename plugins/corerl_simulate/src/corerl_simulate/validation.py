@@ -64,6 +64,7 @@ def shape(values: Mapping[str, Any]) -> ModelSize:
         vocabulary=vocabulary,
         bytes=2,
         positions=32_768,
+        output=0 if values.get("tied", True) else vocabulary * hidden,
     )
 
 

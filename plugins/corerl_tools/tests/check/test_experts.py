@@ -39,6 +39,12 @@ def sentences(folder: Path, *overrides: str) -> list[tuple[str, str]]:
     return [(each.severity, each.sentence) for each in found]
 
 
+def test_the_parameters_of_experts_and_of_the_output_layer(folders: dict[str, Path]) -> None:
+    size = size_of(folders["moe"])
+    assert size.in_experts == 24 * 8 * 3 * 1024 * 1536
+    assert size.output == 151_936 * 1024
+
+
 @pytest.mark.parametrize("backend", ["hf", "vllm", "sglang"])
 def test_experts_without_a_replay_are_a_note_with_its_key(folders: dict[str, Path], backend: str) -> None:
     [(severity, sentence)] = sentences(folders["moe"], f"rollout.name={backend}")

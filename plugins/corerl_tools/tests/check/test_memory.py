@@ -46,6 +46,7 @@ def test_the_size_is_that_of_the_published_model(size: ModelSize) -> None:
     assert size.parameters == size.trained == PARAMETERS
     assert (size.layers, size.hidden, size.heads, size.key_value_heads, size.head_size) == (28, 1536, 12, 2, 128)
     assert size.cache_bytes == 28 * 2 * 2 * 128 * 2
+    assert size.in_experts == size.output == 0  # the output layer is the embedding
 
 
 @pytest.mark.parametrize(

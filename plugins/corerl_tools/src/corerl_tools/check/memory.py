@@ -180,6 +180,7 @@ def estimate(
     sequences = None
     if engine.kv_cache is not None:
         sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))
+        sequences *= config.rollout.data_parallel_size
     batch = config.data.gen_batch_size or config.data.train_batch_size
     wanted = -(-batch * config.rollout.n // engines)
     elsewhere = frozenset([UPDATE.format(role) for role in apart] + ["generation"] * own_gpus)

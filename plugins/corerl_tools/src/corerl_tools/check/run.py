@@ -15,7 +15,7 @@ from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import adapters, configuration, experts, memory, precision
+from corerl_tools.check import adapters, configuration, experts, memory, precision, shards
 
 
 @dataclass
@@ -89,6 +89,7 @@ def check(
         report.findings += _shapes(config, sizes["actor"])
         report.findings += adapters.look(config, looked.parts, sizes["actor"])
         report.findings += experts.look(config, looked.parts, sizes["actor"])
+        report.findings += shards.look(config, looked.parts, looked.plugins, sizes["actor"])
         report.estimate = memory.estimate(
             config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
         )
