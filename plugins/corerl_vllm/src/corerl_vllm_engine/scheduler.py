@@ -79,7 +79,8 @@ def is_plain(step: Any, result: Any) -> bool:
 def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
     """``allocate_slots`` of vLLM's KVCacheManager, with fewer calls for models of full attention; unchanged for others.
 
-    A token inside a block needs no memory, and completes no block that other requests could share.
+    A token needs memory only as the first of a block, and other requests can share a block once its last token is
+    known.
     """
     allocate: Callable[..., Any] = manager.allocate_slots
     nothing = manager.empty_kv_cache_blocks
@@ -89,9 +90,11 @@ def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
 
     def allocate_slots(request: Any, num_new_tokens: int, num_lookahead_tokens: int = 0, **more: Any) -> Any:
         place = request.num_computed_tokens % size
-        if num_new_tokens == 1 and SETTLED <= place < size - 1 and not num_lookahead_tokens and not more:
-            return nothing
-        return allocate(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens, **more)
+        if num_new_tokens != 1 or not place or num_lookahead_tokens or more:
+            return allocate(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens, **more)
+        if place < SETTLED or place == size - 1:
+            manager.cache_blocks(request, min(request.num_computed_tokens + 1, request.num_tokens))
+        return nothing
 
     return allocate_slots
 
