@@ -10,12 +10,14 @@ from torch import Tensor
 from corerl.batch.cuts import mini_batches
 from corerl.contracts.training_strategies import MicroBatching
 from corerl_check import EngineRank, ModelSize
-from corerl_ray.options import IN_PIECES
 from corerl_simulate.engine import EngineSpeed
 from corerl_simulate.job import EnginePool, Job
 from corerl_simulate.table import Links, Table
 from corerl_torch.balance import balance
 from corerl_torch.micro_batches import micro_batches
+
+IN_PARTS = ("exchange", "sharded")
+"""transports of ``ray`` that send each rank of an engine its own parts"""
 
 BYTES_PER_LOGIT = 8
 """of one pass over the logits"""
@@ -263,7 +265,7 @@ def weights(job: Job, table: Table) -> float:
     exchange, size = table.exchange, job.sizes["actor"]
     sent = size.parameters * size.bytes / 1e9
     again = sent / exchange.nccl_gb if job.engines.size > table.links.gpus_per_node else 0.0  # among an engine's hosts
-    if job.config.runtime.options.get("weights_transport") in IN_PIECES:
+    if job.config.runtime.options.get("weights_transport") in IN_PARTS:
         rank = EngineRank.of(size, job.config.rollout)
         sent, again = (rank.in_layers + rank.beside) * size.bytes / 1e9, 0.0
     if job.engines.gpus:
