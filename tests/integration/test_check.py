@@ -233,8 +233,6 @@ def test_an_engine_has_the_gpus_of_one_machine_or_all_gpus_of_several(check):
     assert keys(report, "error") == []
     _, report = check(*pool, "rollout.tensor_model_parallel_size=2", "rollout.options.replicas=2")
     assert keys(report, "error") == ["rollout.options.replicas"]
-    _, report = check(*pool, "rollout.tensor_model_parallel_size=2", "runtime.options.weights_transport=exchange")
-    assert keys(report, "error") == ["runtime.options.weights_transport"]
     _, report = check(*pool, "rollout.tensor_model_parallel_size=2", "rollout.nnodes=3")
     [error] = [each["sentence"] for each in report["findings"] if each["severity"] == "error"]
     assert error.endswith("an engine has GPUs of one machine, or all GPUs of several: 1, 3 would")

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import weakref
 
 import pytest
 from ray_toys import ENGINE, SECONDS, Many, each, request
@@ -10,7 +11,6 @@ from ray_toys import ENGINE, SECONDS, Many, each, request
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.runtimes import Role
 from corerl.errors import EngineDeadError
-from corerl_ray.order import Order
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
@@ -54,11 +54,12 @@ def ask(rollout, names, finished):
 
 
 def test_thousands_of_requests_are_under_way_without_a_thread_each(rollout):
-    before, finished = threading.active_count(), {}
+    before, finished, orders = threading.active_count(), {}, []
 
     async def work():
         calls = ask(rollout, range(OPEN), finished)
         await until(lambda: sum(running(rollout)) == OPEN)
+        orders.extend(weakref.ref(order) for order in rollout.exchange._orders)
         assert threading.active_count() <= before + 2
         first, second = running(rollout)
         assert first + second == OPEN and abs(first - second) <= 2
@@ -68,9 +69,10 @@ def test_thousands_of_requests_are_under_way_without_a_thread_each(rollout):
     gc.disable()  # collections of all objects are rare: a call is freed without
     try:
         in_time(work())
-        in_time(until(lambda: not any(type(each) is Order for each in gc.get_objects())))
+        in_time(until(lambda: not any(order() for order in orders)))
     finally:
         gc.enable()
+    assert len(orders) == OPEN
     assert finished == {name: [str(name)] for name in range(OPEN)}
     assert running(rollout) == [0, 0] and not any(rollout.loads.samples) and not any(rollout.loads.tokens)
 
