@@ -50,15 +50,27 @@ def test_experts_of_held_back_tokens_are_reported_with_them(printed: dict[str, l
     assert read == {name: int(name.split()[1]) + 4 for name in read}  # prompts of 5 tokens and more
 
 
+def test_random_runs_are_those_of_vllms_own_scheduler(engine_python: str) -> None:
+    command = [engine_python, str(Path(__file__).parent / "random_schedules.py"), "0", "60"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    said = [line for line in done.stdout.splitlines() if "seed" in line]
+    assert len(said) == 1, (said, done.stderr)
+    seeds, steady = (int(word) for word in said[0].split() if word.isdigit())
+    assert seeds == 60 and steady > 50 * seeds
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(corerl_vllm_engine.__file__).parents[1])}
+
+
 @pytest.fixture(scope="module")
 def printed(engine_python: str) -> dict[str, list[dict[str, Any]]]:
     """The lines of both kinds of scheduling, from one process a script: imports of vLLM take longer than all else."""
     folder = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": str(Path(corerl_vllm_engine.__file__).parents[1])}
     lines = {}
     for name in ("blocks_of_requests.py", "appended_tokens.py"):
         command = [engine_python, str(folder / name)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
         lines[name] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         assert len(lines[name]) == {"blocks_of_requests.py": 4, "appended_tokens.py": 10}[name], done.stderr
     return lines
