@@ -59,6 +59,11 @@ def add_means(sums: dict[str, M], metrics: Mapping[str, M]) -> None:
         sums[name] = sums[name] + mean if name in sums else mean
 
 
+def measures_of(metrics: Mapping[str, Any]) -> dict[str, Measure | float]:
+    """Metrics of a plugin; a number of any library is a float."""
+    return {name: each if hasattr(each, "value") else float(each) for name, each in metrics.items()}
+
+
 def values(metrics: Mapping[str, Measure | float]) -> dict[str, float]:
     """The values of metrics; the metric of none is left out."""
     given = {name: Mean(each, 1) if isinstance(each, int | float) else each for name, each in metrics.items()}

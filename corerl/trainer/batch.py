@@ -14,7 +14,7 @@ from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience, RowNumbers
 from corerl.contracts.kl_controllers import KLPenalty
-from corerl.contracts.losses import Combined, Measure, masked_mean, values
+from corerl.contracts.losses import Combined, Measure, masked_mean, measures_of, values
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_correctors import Correction, NoCorrector, PartwiseCorrector, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
@@ -116,7 +116,7 @@ class Batch:
     def of_plugins(
         self, experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool], responses: int
     ) -> dict[str, Measure | float]:
-        """Metrics of plugins; a number of any library is a float."""
+        """Metrics of plugins."""
         given: list[Mapping[str, Any]] = self.hook.step_metrics(
             experience=experience,
             results=results,
@@ -124,8 +124,7 @@ class Batch:
             max_prompt_length=self.config.data.max_prompt_length,
             responses=responses,
         )
-        found = {name: each for metrics in given for name, each in metrics.items()}
-        return {name: each if hasattr(each, "count") else float(each) for name, each in found.items()}
+        return measures_of({name: each for metrics in given for name, each in metrics.items()})
 
     def rows(self) -> Experience:
         """All rows, as the critic trains on them."""

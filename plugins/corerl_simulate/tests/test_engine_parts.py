@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import model_by_hand
 from corerl.cli.common import read_train_values
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
 from corerl.plugins import load_plugins
@@ -19,22 +20,7 @@ from corerl_simulate.table import Engine, Exchange, Gpu, Links, Overlap, Table, 
 from corerl_simulate.validation import shape
 from corerl_tools.check import memory
 
-SIZE = ModelSize(
-    parameters=680,
-    trained=680,
-    layer=160,
-    beside=40,
-    layers=4,
-    hidden=4,
-    intermediate=8,
-    heads=1,
-    key_value_heads=1,
-    head_size=4,
-    vocabulary=10,
-    bytes=2,
-    positions=1000,
-)
-"""64 parameters of attention and 96 of the MLP in each layer, 40 of embedding and output layer"""
+SIZE = dataclasses.replace(model_by_hand.SIZE, parameters=680, trained=680, layers=4)
 EXPERTS = dataclasses.replace(SIZE, parameters=680 + 4 * 288, in_experts=4 * 384, experts_of_token=1, intermediate=8)
 """four experts of 96 parameters in each layer, of which a token sees one"""
 KIB = Gpu(1.0, 1e-9, 1e-9, 1e-9)

@@ -5,28 +5,13 @@ import dataclasses
 import pytest
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
-from corerl_check import ModelSize
 from corerl_simulate.job import EnginePool, Job, Trainers
 from corerl_simulate.lengths import Fixed
 from corerl_simulate.run import Step, simulate
 from corerl_simulate.table import Engine, Exchange, Gpu, Links, Overlap, Table, Training
 from corerl_simulate.validation import compare
+from model_by_hand import SIZE
 
-SIZE = ModelSize(
-    parameters=200,
-    trained=200,
-    layer=160,
-    beside=40,
-    layers=1,
-    hidden=4,
-    intermediate=8,
-    heads=1,
-    key_value_heads=1,
-    head_size=4,
-    vocabulary=10,
-    bytes=2,
-    positions=1000,
-)
 FLOPS = 3 * (2 * (160 * 440 + 40 * 400) + 4 * 2 * 4 * 110**2)
 """of an update of 4 rows of 10 + 100 tokens: 64 + 96 parameters of the layer, 40 of the output layer, attention"""
 

@@ -3,7 +3,7 @@
 No model runs: tokens and log-probs are a function of the request and the place. One request is aborted, and all are
 preempted once by ``reset_prefix_cache``; requests arrive in three waves. If memory is short, requests are preempted.
 Prints a line of JSON for each scheduler, without and with late tokens, and with experts: the responses, the tokens that
-later requests find in the prefix cache, a digest of all that the worker is told, how many tokens vLLM's own function
+later requests find in the prefix cache, a digest of all orders to the worker, how many tokens vLLM's own function
 took in, and the number of steps that were steady.
 """
 
@@ -116,20 +116,21 @@ def sampled(scheduler: Any, step: Any, is_sampled: dict[str, bool]) -> ModelRunn
 
 
 def of_worker(step: Any) -> Any:
-    """All that a step tells the worker."""
-    told = step.scheduled_cached_reqs
+    """All orders of a step to the worker."""
+    cached = step.scheduled_cached_reqs
     new = [(each.req_id, each.block_ids, each.num_computed_tokens) for each in step.scheduled_new_reqs]
-    cached = told.req_ids, sorted(told.resumed_req_ids), told.new_block_ids, told.num_computed_tokens
+    blocks = cached.req_ids, sorted(cached.resumed_req_ids), cached.new_block_ids
+    tokens = cached.num_computed_tokens, cached.num_output_tokens, cached.all_token_ids
     sizes = step.num_scheduled_tokens, step.total_num_scheduled_tokens
     ended = sorted(step.finished_req_ids), sorted(step.preempted_req_ids or ())
-    return new, cached, told.num_output_tokens, told.all_token_ids, sizes, ended, step.free_encoder_mm_hashes
+    return new, blocks, tokens, sizes, ended, step.free_encoder_mm_hashes
 
 
 def generate(scheduler: Any, waves: list[list[Request]], late: int, seen: Any) -> dict[str, Any]:
     """What is reported of each request: tokens, log-probs, why it ended, and experts.
 
     Args:
-        seen: gets all that the worker is told.
+        seen: gets all orders to the worker.
     """
     found: dict[str, Any] = defaultdict(lambda: ([], [], [], []))
     running: deque[Any] = deque()
@@ -204,12 +205,11 @@ def run(kind: Any, late: int, *, routed: bool, blocks: int) -> dict[str, Any]:
         again = request(f"again {n}", [*prompt, *responses.get(f"first {n}", ([],))[0], 0], 1)
         cached[n] = scheduler.kv_cache_manager.get_computed_blocks(again)[1]
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    told = seen.hexdigest()
     return {
         "responses": responses,
         "cached": cached,
         "free": free,
-        "told": told,
+        "orders": seen.hexdigest(),
         "taken": len(taken),
         "steady": sum(steady),
         "steps": len(steady),

@@ -70,14 +70,14 @@ def sampled(scheduler: Any, step: Any, is_sampled: dict[str, bool], likely: int)
 
 
 def run(scheduler: Any, scene: Scene) -> tuple[dict[str, Any], str, int]:
-    """Responses, a digest of all that the worker is told, and free blocks at the end."""
+    """Responses, a digest of all orders to the worker, and free blocks at the end."""
     found: dict[str, list[Any]] = defaultdict(lambda: [[], [], [], [], []])
-    told, running, steps, ended = hashlib.sha256(), deque[Any](), 0, set[str]()
+    orders, running, steps, ended = hashlib.sha256(), deque[Any](), 0, set[str]()
     while scheduler.has_requests() or scene.requests:
         while scene.requests and scene.requests[0][0] <= steps:
             scheduler.add_request(scene.requests.pop(0)[1])
         step = scheduler.schedule()
-        told.update(repr(parts.of_worker(step)).encode())
+        orders.update(repr(parts.of_worker(step)).encode())
         names = list(step.num_scheduled_tokens)
         running.append((step, {name: not scheduler.requests[name].is_prefill_chunk for name in names}))
         if len(running) <= scene.late and names:
@@ -101,7 +101,7 @@ def run(scheduler: Any, scene: Scene) -> tuple[dict[str, Any], str, int]:
             scene.resets.discard(steps)
             scheduler.reset_prefix_cache(reset_running_requests=True)
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    return {name: response for name, response in found.items() if name not in ended}, told.hexdigest(), free
+    return {name: response for name, response in found.items() if name not in ended}, orders.hexdigest(), free
 
 
 def narrowed(response: list[Any], other: list[Any]) -> list[Any]:

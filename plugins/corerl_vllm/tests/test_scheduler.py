@@ -29,13 +29,13 @@ def test_a_token_amid_a_block_needs_no_asking(printed: dict[str, list[dict[str, 
 def test_held_tokens_and_steady_steps_give_all_that_vllms_own_scheduler_gives(
     printed: dict[str, list[dict[str, Any]]], late: int, ample: bool
 ) -> None:
-    """The responses, the cache, and all that the worker is told in each step."""
+    """The responses, the cache, and all orders to the worker in each step."""
     lines = [line for line in printed["appended_tokens.py"] if not line["routed"] and line["late"] == late]
     own, gathering = sorted(lines, key=lambda line: line["blocks"])[2 * ample : 2 * ample + 2]
     assert gathering["responses"] == own["responses"] and len(own["responses"]) == 23
     assert {end for _, _, ends, _ in own["responses"].values() for end in ends} == {"stop", "length"}
     assert gathering["cached"] == own["cached"] and gathering["free"] == own["free"]
-    assert gathering["told"] == own["told"]
+    assert gathering["orders"] == own["orders"]
     assert gathering["taken"] < own["taken"] / 5
     assert own["steps"] == 0 and gathering["steady"] > (0.9 if ample else 0.6) * gathering["steps"]
 

@@ -32,7 +32,7 @@ FLOATS = """
 @hookimpl
 def step_metrics(experience, results):
     failed = sum(each.score is None for each in results)
-    return {"acme/spread": float(experience.rewards.std()), "acme/mean": Mean(1.0, 2.0), "acme/failed": failed}
+    return {"acme/spread": experience.rewards.std(), "acme/mean": Mean(1.0, 2.0), "acme/failed": failed}
 """
 RAISING = """
 @hookimpl

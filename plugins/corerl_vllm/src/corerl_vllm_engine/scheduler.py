@@ -76,11 +76,15 @@ def is_plain(step: Any, result: Any) -> bool:
     )
 
 
+def is_at_end(place: int, size: int) -> bool:
+    """Whether a token in this place of a block may need memory, or let other requests share a block."""
+    return place < SETTLED or place == size - 1
+
+
 def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
     """``allocate_slots`` of vLLM's KVCacheManager, with fewer calls for models of full attention; unchanged for others.
 
-    A token needs memory only as the first of a block, and other requests can share a block once its last token is
-    known.
+    Only the first token of a block needs memory.
     """
     allocate: Callable[..., Any] = manager.allocate_slots
     nothing = manager.empty_kv_cache_blocks
@@ -92,7 +96,7 @@ def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
         place = request.num_computed_tokens % size
         if num_new_tokens != 1 or not place or num_lookahead_tokens or more:
             return allocate(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens, **more)
-        if place < SETTLED or place == size - 1:
+        if is_at_end(place, size):
             manager.cache_blocks(request, min(request.num_computed_tokens + 1, request.num_tokens))
         return nothing
 
@@ -204,12 +208,12 @@ class _Gathering:
         self.kv_cache_manager.allocate_slots = asked_at_the_ends_of_blocks(self.kv_cache_manager)
         extras = (getattr(self, name, None) for name in ("connector", "ec_connector", "perf_metrics", "log_stats"))
         self._appends = has_full_attention(self.kv_cache_manager) and not any(extras)
-        is_special = any(getattr(self, name, None) for name in ("num_spec_tokens", "enable_return_routed_experts"))
-        self._repeats = self._appends and parallel.pipeline_parallel_size == 1 and not is_special
+        needs_more = any(getattr(self, name, None) for name in ("num_spec_tokens", "enable_return_routed_experts"))
+        self._has_steady = self._appends and parallel.pipeline_parallel_size == 1 and not needs_more
 
     def schedule(self, *asked: Any, **more: Any) -> Any:
-        """vLLM's own step without requests, to which the tokens of :func:`_steady` requests are added."""
-        steady = self._steady() if self._repeats else None
+        """vLLM's own step without requests, to which the tokens of :meth:`_steady` requests are added."""
+        steady = self._steady() if self._has_steady else None
         if steady is None:
             self._settle_all()
             return super().schedule(*asked, **more)  # type: ignore[misc]
@@ -223,10 +227,10 @@ class _Gathering:
         step.num_scheduled_tokens, step.total_num_scheduled_tokens = dict.fromkeys(names, 1), len(names)
         if not self.use_v2_model_runner:
             self.prev_step_scheduled_req_ids.update(names)
-        told = step.scheduled_cached_reqs
-        told.req_ids, told.new_block_ids = names, blocks
-        told.num_computed_tokens = [request.num_computed_tokens for request in requests]
-        told.num_output_tokens = outputs
+        cached = step.scheduled_cached_reqs
+        cached.req_ids, cached.new_block_ids = names, blocks
+        cached.num_computed_tokens = [request.num_computed_tokens for request in requests]
+        cached.num_output_tokens = outputs
         placeholder = self.placeholder
         for request in requests:
             request.num_computed_tokens += 1
@@ -262,7 +266,7 @@ class _Gathering:
                     continue  # its last token is under way
                 return None
             place = computed % size
-            if place < SETTLED or place == size - 1:
+            if is_at_end(place, size):
                 at_ends.append((len(requests), response))
                 full += place == 0
             requests.append(request)

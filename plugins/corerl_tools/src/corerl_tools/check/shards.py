@@ -44,6 +44,7 @@ def _floats(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Fin
     import torch
 
     from corerl.contracts.experience import collate
+    from corerl.contracts.losses import measures_of
     from corerl.contracts.reward_managers import RewardResult
     from corerl_torch.shards import readers
 
@@ -65,13 +66,14 @@ def _floats(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Fin
     names: list[str] = []
     for each in plugins.hook.step_metrics.get_hookimpls():
         try:
-            metrics: Any = each.function(*(given[name] for name in each.argnames)) or {}
+            found: Any = each.function(*(given[name] for name in each.argnames))
+            metrics = measures_of(found or {})
         except Exception as error:  # of a plugin, which may need what only a run has
             sentence = (
                 f"step_metrics of {each.plugin_name} failed with four made rows ({type(error).__name__}: {error})"
             )
             yield Finding("note", KEY, f"{sentence}: whether its metrics are measures is not known")
         else:
-            names += [name for name, value in metrics.items() if isinstance(value, int | float)]
+            names += [name for name, value in metrics.items() if isinstance(value, float)]
     if names:
         yield Finding("note", KEY, readers.in_one_process([readers.reader_by_floats(names)]))

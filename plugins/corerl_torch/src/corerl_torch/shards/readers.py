@@ -8,7 +8,7 @@ from corerl.contracts.rollout_correctors import NoCorrector, PartwiseCorrector, 
 from corerl.registry.parts import Parts
 
 MOST = 16
-"""shards; each costs the controller about ten calls a step"""
+"""shards; each costs the controller seven calls a step"""
 
 
 def shards_of(
