@@ -18,7 +18,7 @@ from corerl.models import compute_dtype
 from corerl_fsdp.tensor_parallel import TensorGroup
 from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
-from corerl_torch import layout, lora, outputs, packed_attention, tower, tries
+from corerl_torch import layout, lora, outputs, packed_attention, rotary, tower, tries
 from corerl_torch.activation_offload import offloaded
 from corerl_torch.average import replaced
 from corerl_torch.context_parallel import RowGroup
@@ -119,6 +119,8 @@ class TokenModel(torch.nn.Module):
             products.check(spec.model, spec.device)
             products.use(model)
         if compiled:
+            if spec.device == "cuda" and not bitwise and tensor is None:
+                rotary.use(decoder_layers(model))
             for layer in decoder_layers(model):
                 for part in _compiled_parts(layer):
                     part.forward = torch.compile(part.forward, dynamic=True)
