@@ -89,24 +89,18 @@ def stacks(program: str, seconds: float, folder: Path) -> None:
     for each in children:
         each.cpu_percent()
     time.sleep(0.3)
-    cores = [each for each in children if each.is_running() and each.cpu_percent() > 50]
-    for core in cores:
-        out = folder / f"{core.pid}.txt"
-        command = [
-            program,
-            "record",
-            "-p",
-            str(core.pid),
-            "-d",
-            f"{seconds:.0f}",
-            "-r",
-            "250",
-            "-f",
-            "raw",
-            "-o",
-            str(out),
-        ]
-        subprocess.run(command, check=False, capture_output=True, timeout=seconds + 60)
+    cores = [each for each in children if each.is_running() and each.cpu_percent() > 20]
+    outputs = [folder / f"{core.pid}.txt" for core in cores]
+    sampled = [
+        subprocess.Popen(
+            [program, "record", "-p", str(core.pid), "-d", f"{seconds:.0f}", "-r", "250", "-f", "raw", "-o", str(out)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for core, out in zip(cores, outputs, strict=True)
+    ]
+    for core, out, program_of in zip(cores, outputs, sampled, strict=True):
+        program_of.wait(timeout=seconds + 60)
         if not out.exists():
             continue
         inside: collections.Counter[str] = collections.Counter()
@@ -115,7 +109,9 @@ def stacks(program: str, seconds: float, folder: Path) -> None:
         for line in out.read_text().splitlines():
             stack, number = line.rsplit(" ", 1)
             frames, count = stack.split(";"), int(number)
-            if not any(LOOP in frame for frame in frames):
+            if not any(
+                LOOP in frame or "worker_busy_loop" in frame or "async_output_busy" in frame for frame in frames
+            ):
                 continue
             total += count
             own[frames[-1]] += count
