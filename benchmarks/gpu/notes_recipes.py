@@ -8,8 +8,8 @@ The commands are those of plugins/corerl_verl/tests/notes. Each is converted (`c
 (`corerl check`) and trained for two steps. Values that this machine or random weights exclude are exchanged; the script
 prints each exchange with its reason. On GPUs models have full size, but those of 7B and 8B are cut to 8 layers without
 ``--whole``. vLLM generates (``--engine sglang --python PYTHON``: the commands' own engine). The two commands for 28,672
-tokens get 16 prompts a step and responses of 2048. On the CPU the model is tiny, strategy ``torch`` trains and ``hf``
-generates.
+tokens get 8 prompts a step and responses of 1024. ``--no-checkpoint`` ends a run after its second step, since a
+checkpoint of an 8B model takes 96 GB. On the CPU the model is tiny, strategy ``torch`` trains and ``hf`` generates.
 
 About 60 to 90 s a recipe on a GPU, half of them vLLM's start; 20 s on the CPU. With two GPUs, Megatron's
 tensor parallel and Ulysses' sequence parallel have two ranks; with one GPU, none. Exit code 1: a recipe failed.
@@ -20,6 +20,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from corerl_verl.sources import converted, read
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / "plugins" / "corerl_verl" / "tests" / "notes"
+STEPS = 2
 NO_HUB = "no download: random weights"
 SOLVES_NOTHING = "a random model solves nothing: a reward that varies, so that advantages and gradients do"
 
@@ -62,8 +64,8 @@ RECIPES: Mapping[str, Recipe] = {
     "qwen2.5_0.5b_gsm8k_ppo": Recipe("qwen2.5-0.5b", "openai/gsm8k"),
     "qwen3_0.6b_xr1_grpo": Recipe("qwen3-0.6b", "lighteval/MATH"),
     "qwen3_8b_xr1_grpo": Recipe("qwen3-8b", "lighteval/MATH", layers=8),
-    "r1_distill_1.5b_boba_grpo": Recipe("qwen2.5-1.5b", "lighteval/MATH", prompts=16, response=2048),
-    "r1_distill_7b_boba_grpo": Recipe("qwen2.5-7b", "lighteval/MATH", layers=8, prompts=16, response=2048),
+    "r1_distill_1.5b_boba_grpo": Recipe("qwen2.5-1.5b", "lighteval/MATH", prompts=8, response=1024),
+    "r1_distill_7b_boba_grpo": Recipe("qwen2.5-7b", "lighteval/MATH", layers=8, prompts=8, response=1024),
 }
 
 
@@ -75,6 +77,7 @@ class Place(NamedTuple):
         train: a parquet file of the notes' columns; ``test`` likewise.
         output: the folder of the run.
         gpus: 0: the CPU, with sizes for a tiny model.
+        goes_on: the run has one more step, during which it is ended.
     """
 
     model: Path
@@ -84,6 +87,7 @@ class Place(NamedTuple):
     gpus: int = 0
     engine: str = "vllm"
     python: str | None = None
+    goes_on: bool = False
 
 
 class Exchange(NamedTuple):
@@ -114,7 +118,7 @@ def exchanges(recipe: Recipe, config: Mapping[str, Any], place: Place) -> Iterat
     yield Exchange("data.val_files", [str(place.test)], "rows of the notes' columns, with other questions")
     yield Exchange("reward.scorer", f"{Path(__file__).resolve()}:varying", SOLVES_NOTHING)
     yield Exchange("tracking.loggers", ["console"], "trackers of the command ask for accounts")
-    yield Exchange("trainer.total_training_steps", 2, "two steps")
+    yield Exchange("trainer.total_training_steps", STEPS + place.goes_on, "two steps")
     yield Exchange("trainer.output_dir", str(place.output), "a folder of this run")
     yield from _cpu(config) if not place.gpus else _gpu(recipe, config, place)
 
@@ -162,7 +166,7 @@ def _gpu(recipe: Recipe, config: Mapping[str, Any], place: Place) -> Iterator[Ex
         yield Exchange("actor.ppo_mini_batch_size", recipe.prompts // 4, "seconds of a GPU")
     if recipe.response:
         yield Exchange("data.max_response_length", recipe.response, "seconds of a GPU")
-    yield Exchange("data.val_max_samples", 64, "seconds of a GPU")
+    yield Exchange("data.val_max_samples", 16, "seconds of a GPU")
 
 
 def _on(gpus: int, part: Any) -> dict[str, Any]:
@@ -238,7 +242,9 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str,
     layers = None if arguments.whole else recipe.layers
     model, train, test = material(recipe, folder, None if arguments.device == "cpu" else arguments.material, layers)
     gpus = 0 if arguments.device == "cpu" else _gpus()
-    place = Place(model, train, test, folder / "runs", gpus, arguments.engine, arguments.python)
+    place = Place(
+        model, train, test, folder / "runs", gpus, arguments.engine, arguments.python, arguments.no_checkpoint
+    )
     config = config_of(name)
     changes = list(exchanges(recipe, config, place))
     if layers and gpus:
@@ -248,10 +254,10 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str,
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(apply(config, changes)))
     for command in ("check", "train"):
-        if _apart(command, str(file)) if gpus else run([command, str(file)]):
+        ends = arguments.no_checkpoint and command == "train"
+        if _apart(command, file, place.output if ends else None) if gpus else run([command, str(file)]):
             return {"recipe": name, "failed": command}
-    [log] = place.output.glob("*/*/metrics.jsonl")
-    last = [record for record in read_metrics(log) if "critic/score/mean" in record][-1]
+    last = steps(place.output)[-1]
     parts = ("gen", "old_log_prob", "ref", "values", "update_critic", "update_actor", "update_weights")
     return {
         "recipe": name,
@@ -272,10 +278,24 @@ def _gpus() -> int:
     return min(2, torch.cuda.device_count())
 
 
-def _apart(*arguments: str) -> int:
-    """A command in a process of its own, which frees a GPU's memory at its end."""
-    command = [sys.executable, "-m", "corerl", *arguments]
-    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+def steps(output: Path) -> list[dict[str, Any]]:
+    """Records of the steps so far of the run in this folder."""
+    logs = output.glob("*/*/metrics.jsonl")
+    return [record for log in logs for record in read_metrics(log) if "critic/score/mean" in record]
+
+
+def _apart(command: str, config: Path, output: Path | None) -> int:
+    """A command in a process of its own, which frees a GPU's memory at its end; with ``output`` it ends after STEPS."""
+    process = subprocess.Popen([sys.executable, "-m", "corerl", command, str(config)], stdout=subprocess.DEVNULL)
+    while output and process.poll() is None and len(steps(output)) < STEPS:
+        time.sleep(0.5)
+    if not output or process.poll() is not None:
+        return process.wait()
+    for _ in range(2):  # the second signal ends the run without a checkpoint
+        process.terminate()
+        time.sleep(1)
+    process.wait(timeout=120)
+    return 0
 
 
 def main() -> int:
@@ -300,6 +320,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--material", type=Path, default=Path("/tmp/material"), help="what material.py wrote")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--whole", action="store_true", help="all layers of 7B and 8B: two GPUs of 140 GiB")
+    parser.add_argument("--no-checkpoint", action="store_true", help="end each run after its second step, on GPUs")
     parser.add_argument("--engine", choices=["vllm", "sglang"], default="vllm")
     parser.add_argument("--python", help="interpreter of the engine's environment; default: this one")
     parser.add_argument("--only", nargs="*", choices=list(RECIPES), help="recipes; default: all")
