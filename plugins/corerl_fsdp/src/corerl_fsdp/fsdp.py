@@ -3,6 +3,7 @@
 Every method except ``shape`` is a collective: all ranks call it, each with its own rows, possibly none.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -34,6 +35,7 @@ from corerl_torch.average import Average, kept
 from corerl_torch.context_parallel import row_group
 from corerl_torch.experts.balance import with_balance
 from corerl_torch.experts.parallel import expert_group
+from corerl_torch.host_memory import moved
 from corerl_torch.loading import model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.micro_batches import lockstep_micro_batches
@@ -369,7 +371,7 @@ class FsdpStrategy:
         if self.spec.device == "cpu" or self.options.offload_policy:
             return
         if weights is not None:
-            self.token_model.to(weights)
+            self.token_model._apply(functools.partial(moved, device=weights))  # as Module.to
             if self.average is not None:
                 self.average.to(weights)
             self.device = weights

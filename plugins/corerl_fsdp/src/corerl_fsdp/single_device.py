@@ -1,5 +1,6 @@
 """Training strategy ``torch``: one model on one device."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
 from corerl_torch import bitwise, contents, lora, loss_scale
 from corerl_torch.average import Average, check_average, kept
 from corerl_torch.experts.balance import LoadBalance, alone, with_balance
+from corerl_torch.host_memory import moved
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.loss_scale import LossScale
 from corerl_torch.media import freeze_tower
@@ -284,7 +286,7 @@ class SingleDeviceStrategy:
         return NonFiniteError(f"loss {loss} with gradient norm {norm}: the optimizer step was not taken", rows)
 
     def _move(self, device: str) -> None:
-        self.model.to(device)
+        self.model._apply(functools.partial(moved, device=device))  # as Module.to
         if self.average is not None:
             self.average.to(device)
         if self.spec.optim is not None:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from corerl_torch.host_memory import HostBlock
+
 
 class Storages:
     """The storages of tensors, on CUDA or out of it.
@@ -15,7 +17,8 @@ class Storages:
 
     def __init__(self, *, keep: bool = True) -> None:
         self.keep = keep
-        self._away: list[tuple[torch.UntypedStorage, int, torch.UntypedStorage | None]] = []
+        self._away: list[tuple[torch.UntypedStorage, int]] = []
+        self._block = HostBlock()
 
     @property
     def away(self) -> bool:
@@ -32,14 +35,30 @@ class Storages:
             if not tensor.is_cuda or not storage.size() or storage.data_ptr() in seen:
                 continue
             seen.add(storage.data_ptr())
-            copy = storage.cpu() if self.keep else None  # type: ignore[no-untyped-call]
-            self._away.append((storage, storage.size(), copy))
+            self._away.append((storage, storage.size()))
+        if self.keep and self._away:
+            for storage, copy in self._copies():
+                copy.copy_(_bytes(storage), non_blocking=True)
+            torch.cuda.synchronize()
+        for storage, _ in self._away:
             storage.resize_(0)
 
     def restore(self) -> None:
         """Undo :meth:`offload`."""
-        for storage, size, copy in self._away:
+        for storage, size in self._away:
             storage.resize_(size)
-            if copy is not None:
-                storage.copy_(copy)
+        if self.keep and self._away:
+            for storage, copy in self._copies():
+                _bytes(storage).copy_(copy, non_blocking=True)
+            torch.cuda.synchronize()
         self._away.clear()
+
+    def _copies(self) -> list[tuple[torch.UntypedStorage, Tensor]]:
+        """Each storage with its part of the main memory."""
+        sizes = [size for _, size in self._away]
+        parts = torch.split(self._block.of(sum(sizes)), sizes)
+        return [(storage, part) for (storage, _), part in zip(self._away, parts, strict=True)]
+
+
+def _bytes(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from corerl.errors import ConfigError, ModelError
 from corerl_torch import lora
+from corerl_torch.host_memory import moved
 
 KEY = "actor.strategy.ema_decay"
 
@@ -64,7 +65,7 @@ class Average:
 
     def to(self, device: str) -> None:
         """Move the average."""
-        self.values = {name: value.to(device) for name, value in self.values.items()}
+        self.values = {name: moved(value, device) for name, value in self.values.items()}
 
     @torch.no_grad()
     def _swap(self) -> None:

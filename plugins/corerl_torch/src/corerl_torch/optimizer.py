@@ -14,6 +14,7 @@ from corerl.contracts.config import OptimConfig
 from corerl.errors import ConfigError, ModelError
 from corerl.plugins import load_plugins
 from corerl.registry import Registry, Selected
+from corerl_torch.host_memory import moved
 from corerl_torch.optimizers.adamw import adamw
 from corerl_torch.optimizers.contract import KEY, OptimizerFactory, StartsState
 from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu
@@ -123,7 +124,7 @@ def move_state(optimizer: torch.optim.Optimizer, device: str) -> None:
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and id(parameter) not in apart:
-                state[name] = value.to(device)
+                state[name] = moved(value, device)
 
 
 def check_optimizer(folder: Path, stored: Mapping[str, Any]) -> Mapping[str, Any]:
