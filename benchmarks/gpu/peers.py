@@ -4,54 +4,42 @@
     python benchmarks/gpu/peers.py --material /tmp/material --shape qwen2.5-1.5b --python .venv-vllm/bin/python \\
         --verl-python VERL/bin/python --trl-python TRL/bin/python
 
-The job is that of ``step.py --lengths 512``: 64 prompts of 128 tokens, 8 responses of 512 tokens each, one update a step
-with a reference KL of 0.001, random weights. peers.md says how each contender is configured. A step's seconds are printed
-as soon as its contender logged it; means leave the first step out. A contender that fails, or that outlasts
-``--seconds``, prints the end of its log (whole under TMPDIR/logs); the next one runs all the same. Exit code 1: one failed.
+The job is that of ``step.py --lengths 512``: 64 prompts of 128 tokens, 8 responses of 512 tokens each, one update a
+step with a reference KL of 0.001, random weights. peers.md says how each contender is configured. A step's seconds are
+printed as soon as its contender logged it; means leave the first step out. A contender that fails, or that outlasts
+``--seconds``, prints the end of its log (whole under TMPDIR/logs), and the next one runs. Exit code 1: one failed.
 
-With the 1.5B shape on an H200: CoreRL 120 s, verl 220 s, TRL 200 s. ``--contenders trl --tiny`` runs TRL's trainer with a
-tiny model on the CPU (1 min); ``--show verl`` prints verl's command alone.
+With the 1.5B shape on an H200: CoreRL 120 s, verl 220 s, TRL 200 s. ``--contenders trl --tiny`` runs TRL's trainer with
+a tiny model on the CPU (1 min); ``--show verl`` prints verl's command alone.
 """
 
 import argparse
 import json
-import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import peers_flash_attn
 import peers_verl
+from peers_material import write_model, write_prompts
+from peers_process import Steps, follow, show
 from peers_verl import Job
 from rich.console import Console
 from rich.table import Table
 from step import PARTS, measure
 
 from corerl.telemetry.metrics_log import read_metrics
-from corerl_testing.published_shapes import SHAPES, named_shapes
+from corerl_testing.published_shapes import SHAPES
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = "torch transformers vllm verl trl ray tensordict liger_kernel TransferQueue accelerate flash_attn".split()
+PACKAGES = ["torch", "transformers", "vllm", "verl", "trl", "ray", "tensordict", "liger_kernel", "TransferQueue"]
 NAMES = {"gen": "generation", "update_actor": "update", "ref": "reference", "update_weights": "weights"}
 COLUMNS = ("generation", "reference", "update", "weights", "rest", "step")
-MARK = "CORERL_PEER"
-"""an environment variable by which a contender's last processes are found"""
 TINY = {"prompts": 4, "n": 2, "prompt_length": 64, "response_length": 8}
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "DO_NOT_TRACK": "1",
-    "PYTHONUNBUFFERED": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-}
 FOR_VERL = {
     "VERL_PLATFORM": "nvidia",
     "HYDRA_FULL_ERROR": "1",
@@ -59,162 +47,6 @@ FOR_VERL = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # vLLM's server is an actor that asks for no GPU of its own
 }
-
-Steps = dict[int, dict[str, float]]
-
-
-# ---- the job's files
-
-
-def write_weights(config: Any, folder: Path) -> None:
-    """Random weights in bfloat16 beside a config: norms 1, biases 0, all else of deviation 0.02."""
-    import torch
-    from safetensors.torch import save_file
-
-    torch.manual_seed(0)
-    tensors = {}
-    for name, shape in named_shapes(config):
-        if name.endswith("bias"):
-            tensors[name] = torch.zeros(shape, dtype=torch.bfloat16)
-        elif "norm" in name:
-            tensors[name] = torch.ones(shape, dtype=torch.bfloat16)
-        else:
-            tensors[name] = torch.empty(shape, dtype=torch.float32).normal_(std=0.02).to(torch.bfloat16)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def of_length(text: str, tokenizer: Any, length: int) -> list[dict[str, str]]:
-    """A message that has so many tokens under the chat template, cut from the text."""
-
-    def message(words: list[str], end: str = "") -> list[dict[str, str]]:
-        return [{"role": "user", "content": " ".join(words) + end}]
-
-    def tokens(messages: list[dict[str, str]]) -> int:
-        whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return len(tokenizer(whole, add_special_tokens=False)["input_ids"])
-
-    words = text.split()
-    kept = next(count for count in range(len(words), -1, -1) if tokens(message(words[:count])) <= length)
-    for end in (" a" * missing for missing in range(length)):
-        if tokens(message(words[:kept], end)) == length:
-            return message(words[:kept], end)
-    raise SystemExit(f"no part of the prompt {text[:40]!r} has {length} tokens under the chat template; take other prompts")
-
-
-def write_prompts(rows: Path, model: Path, job: Job, folder: Path) -> None:
-    """Prompts of one length: JSON lines for TRL, and the columns that verl reads."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    texts = [row["prompt"][-1]["content"] for row in pq.read_table(rows).slice(0, job.prompts * job.steps).to_pylist()]
-    prompts = [of_length(text, tokenizer, job.prompt_length) for text in texts]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": each}) + "\n" for each in prompts))
-    columns = [
-        {
-            "data_source": "peers",
-            "prompt": prompt,
-            "ability": "none",
-            "reward_model": {"style": "rule", "ground_truth": "0"},
-            "extra_info": {"index": index},
-        }
-        for index, prompt in enumerate(prompts)
-    ]
-    pq.write_table(pa.Table.from_pylist(columns), folder / "prompts.parquet")
-
-
-def write_model(arguments: argparse.Namespace, folder: Path) -> Path:
-    """The shape's folder with weights, for contenders that read some; ``--tiny``: a small shape."""
-    from transformers import AutoConfig
-
-    given, model = arguments.material / arguments.shape, folder / "model"
-    model.mkdir()
-    for file in given.iterdir():
-        (model / file.name).write_bytes(file.read_bytes())
-    if arguments.tiny:
-        values = json.loads((given / "config.json").read_text())
-        small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "layer_types": None}
-        small |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096, "max_window_layers": 2}
-        (model / "config.json").write_text(json.dumps(values | small))
-    write_weights(AutoConfig.from_pretrained(model), model)
-    return model
-
-
-# ---- a contender in processes of its own
-
-
-def marked(mark: str) -> Iterator[int]:
-    """Processes that were started for a contender and still run."""
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and f"{MARK}={mark}\0".encode() in (folder / "environ").read_bytes():
-                yield int(folder.name)
-        except OSError:
-            continue
-
-
-def end(process: subprocess.Popen[str], mark: str) -> None:
-    """End what a contender started, so that its memory is free for the next."""
-    for sent, patience in ((signal.SIGTERM, 15), (signal.SIGKILL, 10)):
-        for number in marked(mark):
-            try:
-                os.kill(number, sent)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline and (process.poll() is None or any(marked(mark))):
-            time.sleep(0.2)
-
-
-def follow(
-    name: str, command: list[str], environment: dict[str, str], seconds: float, read: Callable[[str], Any], log: Path
-) -> tuple[Steps, str]:
-    """Run a contender and print its steps as they come; its steps, and what went wrong."""
-    mark = f"{name}-{os.getpid()}"
-    began = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **OFFLINE, **environment, MARK: mark},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-        cwd=log.parent,
-    )
-    late = threading.Event()
-
-    def stop() -> None:
-        late.set()
-        end(process, mark)
-
-    timer = threading.Timer(seconds, stop)
-    timer.start()
-    steps: Steps = {}
-    assert process.stdout is not None
-    with log.open("w", encoding="utf-8") as file:
-        for line in process.stdout:
-            file.write(f"{time.monotonic() - began:7.1f} {line}")
-            file.flush()
-            if (found := read(line)) is not None:
-                steps[found[0]] = found[1]
-                show(name, f"step {found[0]}", found[1])
-    code = process.wait()
-    timer.cancel()
-    end(process, mark)
-    problem = f"took over {seconds:.0f} s" if late.is_set() else f"exit code {code}" if code else ""
-    if problem:
-        print(f"{name}: {problem}; the end of {log}:", *log.read_text(encoding="utf-8").splitlines()[-60:], sep="\n")
-    print(f"{name}: {time.monotonic() - began:.0f} s in all", flush=True)
-    return steps, problem
-
-
-def show(name: str, what: str, parts: dict[str, float]) -> None:
-    print(f"{name}: {what}:", *(f"{part} {seconds:.2f}" for part, seconds in parts.items()), flush=True)
-
-
-# ---- the contenders
 
 
 def corerl(arguments: argparse.Namespace, job: Job, folder: Path) -> tuple[Steps, str]:
@@ -237,8 +69,9 @@ def corerl(arguments: argparse.Namespace, job: Job, folder: Path) -> tuple[Steps
         if record["step"] > 0:
             seconds = {NAMES.get(part, part): record.get(f"timing_s/{part}", 0.0) for part in PARTS}
             whole = record["perf/time_per_step"]
-            steps[record["step"]] = {**seconds, "rest": whole - sum(seconds.values()), "step": whole}
-            show("corerl", f"step {record['step']}", steps[record["step"]])
+            number = int(record["step"])
+            steps[number] = {**seconds, "rest": whole - sum(seconds.values()), "step": whole}
+            show("corerl", f"step {number}", steps[number])
     print(f"corerl: {row['run']:.0f} s in all; engines of a step and more: {json.dumps(row)}", flush=True)
     return steps, ""
 
@@ -250,18 +83,17 @@ def verl_command(arguments: argparse.Namespace, job: Job, model: Path, folder: P
 
 
 def verl(arguments: argparse.Namespace, job: Job, folder: Path) -> tuple[Steps, str]:
-    stand_in = peers_flash_attn.install(folder / "flash_attn") if arguments.stand_in else None
-    paths = [str(stand_in)] if stand_in else []
-    paths += [path for path in [os.environ.get("PYTHONPATH")] if path]
-    environment = {**FOR_VERL, "RAY_TMPDIR": tempfile.mkdtemp(prefix="r", dir="/tmp"), "PYTHONPATH": ":".join(paths)}
+    environment = {**FOR_VERL, "RAY_TMPDIR": tempfile.mkdtemp(prefix="r", dir="/tmp")}  # sockets have short paths
+    if arguments.stand_in:
+        environment["PYTHONPATH"] = str(peers_flash_attn.install(folder / "flash_attn"))
     command = verl_command(arguments, job, folder / "model", folder)
     return follow("verl", command, environment, arguments.seconds, peers_verl.step_of, arguments.logs / "verl.txt")
 
 
 def trl_step(line: str) -> tuple[int, dict[str, float]] | None:
-    if not line.startswith('{"step number"'):
+    if '{"step number"' not in line:
         return None
-    found = json.loads(line)
+    found = json.loads(line[line.index("{") :])
     return found.pop("step number"), found
 
 
@@ -270,7 +102,7 @@ def trl(arguments: argparse.Namespace, job: Job, folder: Path) -> tuple[Steps, s
     sequences = 1
     while 2 * sequences * (job.prompt_length + job.response_length) <= arguments.tokens:
         sequences *= 2
-    given = {"model": folder / "model", "prompts": folder / "prompts.jsonl", "folder": folder / "trl"}
+    given: dict[str, Any] = {"model": folder / "model", "prompts": folder / "prompts.jsonl", "folder": folder / "trl"}
     given |= {"job": json.dumps(job._asdict()), "memory": arguments.trl_memory}
     given["sequences"] = min(sequences, job.prompts * job.n)
     options = [f"--{name}={value}" for name, value in given.items()]
@@ -312,7 +144,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if set(arguments.contenders) - {"corerl"} or arguments.show:
-            model = write_model(arguments, folder)
+            model = write_model(arguments.material / arguments.shape, folder, arguments.tiny)
             write_prompts(arguments.material / "long.parquet", model, job, folder)
         if arguments.show:
             print(shlex.join(verl_command(arguments, job, folder / "model", folder)))
@@ -325,7 +157,8 @@ def main() -> int:
                 show(name, "mean after the first", found[name])
             if "corerl" in found and name in found and name != "corerl":
                 print(f"{name} / corerl: {found[name]['step'] / found['corerl']['step']:.2f}", flush=True)
-    table = Table("contender", *COLUMNS, "step / corerl", title=f"{arguments.shape}: seconds, means after the first step")
+    title = f"{arguments.shape}: seconds, means after the first step"
+    table = Table("contender", *COLUMNS, "step / corerl", title=title)
     for name, row in found.items():
         ratio = row["step"] / found["corerl"]["step"] if "corerl" in found else float("nan")
         table.add_row(name, *(f"{row.get(column, 0.0):.2f}" for column in COLUMNS), f"{ratio:.2f}")
@@ -337,7 +170,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--material", type=Path, required=True)
     parser.add_argument("--shape", default="qwen2.5-1.5b", choices=SHAPES)
-    parser.add_argument("--contenders", type=lambda names: names.split(","), default=list(CONTENDERS), help="with commas")
+    parser.add_argument("--contenders", type=lambda names: names.split(","), default=list(CONTENDERS))
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=300, help="limit for verl, and for TRL")
     parser.add_argument("--tokens", type=int, help="of a micro-batch; default: 16384, below 100 GiB of GPU memory 8192")

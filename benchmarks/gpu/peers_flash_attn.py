@@ -87,9 +87,9 @@ def flash_attn_func(
     starts, key_starts = (
         torch.arange(0, (batch + 1) * each, each, dtype=torch.int32, device=q.device) for each in (length, others)
     )
-    flat = (each.flatten(0, 1) for each in (q, k, v))
-    out = flash_attn_varlen_func(*flat, starts, key_starts, length, others, softmax_scale, causal, window_size)
-    return out.unflatten(0, (batch, length))
+    q, k, v = (each.flatten(0, 1) for each in (q, k, v))
+    out = flash_attn_varlen_func(q, k, v, starts, key_starts, length, others, softmax_scale, causal, window_size)
+    return out.view(batch, length, *out.shape[1:])
 
 
 def flash_attn_with_kvcache(*_: Any, **__: Any) -> Tensor:
@@ -112,7 +112,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     padded = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
-    return padded.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
+    return padded.index_copy(0, indices, hidden_states).view(batch, seqlen, *hidden_states.shape[1:])
 
 
 def rearrange(*arguments: Any, **sizes: Any) -> Any:
@@ -179,5 +179,5 @@ class _CrossEntropy(torch.autograd.Function):
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor, inplace_backward: bool = False) -> tuple[Tensor, Tensor]:
     """Losses (rows,) in float32, and zeros for the squared log-partition, which has weight 0."""
-    losses: Tensor = _CrossEntropy.apply(logits, labels, inplace_backward)
+    losses: Tensor = _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]
     return losses, torch.zeros_like(losses)

@@ -8,13 +8,14 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset  # type: ignore[import-not-found, unused-ignore]
 from peers_verl import Job, compute_score
 from transformers import AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found, unused-ignore]
 
 
 def scores(completions: list[Any], **_: Any) -> list[float]:
@@ -44,10 +45,10 @@ class Clock(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
         return call
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.start = time.perf_counter()
 
-    def on_step_end(self, _arguments: Any, state: Any, *_: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         synchronize()
         now = time.perf_counter()
         step, parts = now - self.start, dict(self.parts)
@@ -124,8 +125,6 @@ def wrap(trainer: Any, clock: Clock) -> None:
 
 
 def main() -> None:
-    from pathlib import Path
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with the key prompt, in order")
