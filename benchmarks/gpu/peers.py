@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,29 @@ def corerl(arguments: argparse.Namespace, job: Job, folder: Path) -> tuple[Steps
         bare=False,
         overrides=["algorithm.rollout_correction.bypass_mode=true", *arguments.overrides],
     )
-    row = measure("vllm", wanted, folder / "corerl")
-    if "exit code" in row:
-        return {}, f"exit code {row['exit code']}"
-    [log] = (folder / "corerl").glob("default/*/metrics.jsonl")
     steps: Steps = {}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(measure, "vllm", wanted, folder / "corerl")
+        while not running.done():
+            wait([running], timeout=2)
+            for log in (folder / "corerl").glob("default/*/metrics.jsonl"):
+                read_steps(log, steps)
+    row = running.result()
+    if "exit code" in row:
+        return steps, f"exit code {row['exit code']}"
+    print(f"corerl: {row['run']:.0f} s in all; {json.dumps(row)}", flush=True)
+    return steps, ""
+
+
+def read_steps(log: Path, steps: Steps) -> None:
+    """Print the steps of CoreRL's log that are new."""
     for record in read_metrics(log):
-        if record["step"] > 0:
+        number = int(record["step"])
+        if number > 0 and number not in steps:
             seconds = {NAMES.get(part, part): record.get(f"timing_s/{part}", 0.0) for part in PARTS}
             whole = record["perf/time_per_step"]
-            number = int(record["step"])
             steps[number] = {**seconds, "rest": whole - sum(seconds.values()), "step": whole}
             show("corerl", f"step {number}", steps[number])
-    print(f"corerl: {row['run']:.0f} s in all; engines of a step and more: {json.dumps(row)}", flush=True)
-    return steps, ""
 
 
 def verl_command(arguments: argparse.Namespace, job: Job, model: Path, folder: Path) -> list[str]:
