@@ -46,6 +46,7 @@ FOR_VERL = {
     "HYDRA_FULL_ERROR": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
+    "VLLM_LOGGING_LEVEL": "INFO",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # vLLM's server is an actor that asks for no GPU of its own
 }
 
