@@ -77,7 +77,7 @@ def write_model(given: Path, folder: Path, tiny: bool) -> Path:
         (model / file.name).write_bytes(file.read_bytes())
     if tiny:
         values = json.loads((given / "config.json").read_text())
-        small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "layer_types": None}
+        small = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "layer_types": None}
         small |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096, "max_window_layers": 2}
         (model / "config.json").write_text(json.dumps(values | small))
     write_weights(AutoConfig.from_pretrained(model), model)
