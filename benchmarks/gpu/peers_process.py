@@ -70,12 +70,15 @@ def follow(
     )
     late = threading.Event()
 
-    def stop() -> None:
-        late.set()
+    def watch() -> None:  # processes that outlive the first hold its output open
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            late.set()
         end(process, mark)
 
-    timer = threading.Timer(seconds, stop)
-    timer.start()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     steps: Steps = {}
     assert process.stdout is not None
     with log.open("w", encoding="utf-8") as file:
@@ -86,8 +89,7 @@ def follow(
                 steps[found[0]] = found[1]
                 show(name, f"step {found[0]}", found[1])
     code = process.wait()
-    timer.cancel()
-    end(process, mark)
+    watcher.join()
     problem = f"took over {seconds:.0f} s" if late.is_set() else f"exit code {code}" if code else ""
     if problem:
         print(f"{name}: {problem}; the end of {log}:", *log.read_text(encoding="utf-8").splitlines()[-60:], sep="\n")
