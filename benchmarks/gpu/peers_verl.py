@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+HERE = Path(__file__).resolve().parent
 PARTS = {
     "gen": "generation",
     "ref": "reference",
@@ -83,8 +84,10 @@ def overrides(job: Job, model: Path, rows: Path, folder: Path, tokens: int, memo
         f"{rollout}.max_num_seqs={job.prompts * job.n}",
         f"{rollout}.max_num_batched_tokens=16384",
         "reward.num_workers=2",
-        f"reward.custom_reward_function.path={Path(__file__).resolve()}",
+        f"reward.custom_reward_function.path={HERE / 'peers_verl.py'}",
         "reward.custom_reward_function.name=compute_score",
+        f"trainer.v1.sampler.custom_sampler.path={HERE / 'peers_verl_sampler.py'}",
+        "trainer.v1.sampler.custom_sampler.name=OftenPolled",
         "trainer.logger=[console]",
         "trainer.n_gpus_per_node=1",
         "trainer.nnodes=1",
