@@ -69,12 +69,16 @@ def follow(
         cwd=log.parent,
     )
     late = threading.Event()
+    lines: list[str] = []
+    before_the_end: list[str] = []
 
     def watch() -> None:  # processes that outlive the first hold its output open
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             late.set()
+        time.sleep(1)  # what it printed last is read
+        before_the_end.extend(lines)
         end(process, mark)
 
     watcher = threading.Thread(target=watch)
@@ -83,7 +87,8 @@ def follow(
     assert process.stdout is not None
     with log.open("w", encoding="utf-8") as file:
         for line in process.stdout:
-            file.write(f"{time.monotonic() - began:7.1f} {line}")
+            lines.append(f"{time.monotonic() - began:7.1f} {line}")
+            file.write(lines[-1])
             file.flush()
             if (found := read(line)) is not None:
                 steps[found[0]] = found[1]
@@ -92,6 +97,8 @@ def follow(
     watcher.join()
     problem = f"took over {seconds:.0f} s" if late.is_set() else f"exit code {code}" if code else ""
     if problem:
-        print(f"{name}: {problem}; the end of {log}:", *log.read_text(encoding="utf-8").splitlines()[-60:], sep="\n")
+        errors = [line for line in before_the_end[:-60] if "Error" in line and "not available" not in line]
+        print(f"{name}: {problem}; errors in {log}, and its end before it was ended:")
+        print(*(line.rstrip()[:300] for line in errors[-15:] + ["..."] + before_the_end[-60:]), sep="\n")
     print(f"{name}: {time.monotonic() - began:.0f} s in all", flush=True)
     return steps, problem
