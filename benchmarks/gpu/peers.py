@@ -98,7 +98,8 @@ def verl(arguments: argparse.Namespace, job: Job, folder: Path) -> tuple[Steps, 
     if arguments.stand_in:
         environment["PYTHONPATH"] = str(peers_flash_attn.install(folder / "flash_attn"))
     command = verl_command(arguments, job, folder / "model", folder)
-    return follow("verl", command, environment, arguments.seconds, peers_verl.step_of, arguments.logs / "verl.txt")
+    log = arguments.logs / "verl.txt"
+    return follow("verl", command, environment, arguments.seconds, job.steps, peers_verl.step_of, log)
 
 
 def trl_step(line: str) -> tuple[int, dict[str, float]] | None:
@@ -118,7 +119,7 @@ def trl(arguments: argparse.Namespace, job: Job, folder: Path) -> tuple[Steps, s
     given["sequences"] = min(sequences, job.prompts * job.n)
     options = [f"--{name}={value}" for name, value in given.items()]
     command = [arguments.trl_python, str(HERE / "peers_trl.py"), *options, *(["--tiny"] if arguments.tiny else [])]
-    return follow("trl", command, {}, arguments.seconds, trl_step, arguments.logs / "trl.txt")
+    return follow("trl", command, {}, arguments.seconds, job.steps, trl_step, arguments.logs / "trl.txt")
 
 
 CONTENDERS: dict[str, Callable[[argparse.Namespace, Job, Path], tuple[Steps, str]]] = {

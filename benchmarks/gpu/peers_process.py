@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 MARK = "CORERL_PEER"
 """an environment variable by which a contender's last processes are found"""
@@ -52,9 +51,15 @@ def end(process: subprocess.Popen[str], mark: str) -> None:
 
 
 def follow(
-    name: str, command: list[str], environment: dict[str, str], seconds: float, read: Callable[[str], Any], log: Path
+    name: str,
+    command: list[str],
+    environment: dict[str, str],
+    seconds: float,
+    last: int,
+    read: Callable[[str], tuple[int, dict[str, float]] | None],
+    log: Path,
 ) -> tuple[Steps, str]:
-    """Run a contender and print its steps as they come; its steps, and what went wrong."""
+    """Run a contender until its last step and print its steps as they come; its steps, and what went wrong."""
     mark = f"{name}-{os.getpid()}"
     began = time.monotonic()
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # its Python is its own
@@ -68,22 +73,19 @@ def follow(
         errors="replace",
         cwd=log.parent,
     )
-    late = threading.Event()
+    steps: Steps = {}
     lines: list[str] = []
     before_the_end: list[str] = []
 
-    def watch() -> None:  # processes that outlive the first hold its output open
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            late.set()
-        time.sleep(1)  # what it printed last is read
+    def watch() -> None:
+        while process.poll() is None and last not in steps and time.monotonic() < began + seconds:
+            time.sleep(0.2)
+        time.sleep(0.5)  # what it printed last is read
         before_the_end.extend(lines)
-        end(process, mark)
+        end(process, mark)  # processes that outlive the first hold its output open
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    steps: Steps = {}
     assert process.stdout is not None
     with log.open("w", encoding="utf-8") as file:
         for line in process.stdout:
@@ -93,12 +95,13 @@ def follow(
             if (found := read(line)) is not None:
                 steps[found[0]] = found[1]
                 show(name, f"step {found[0]}", found[1])
-    code = process.wait()
     watcher.join()
-    problem = f"took over {seconds:.0f} s" if late.is_set() else f"exit code {code}" if code else ""
-    if problem:
+    problem = ""
+    if last not in steps:
+        taken = time.monotonic() - began
+        problem = f"took over {seconds:.0f} s" if taken > seconds else f"exit code {process.wait()}"
         errors = [line for line in before_the_end[:-60] if "Error" in line and "not available" not in line]
         print(f"{name}: {problem}; errors in {log}, and its end before it was ended:")
-        print(*(line.rstrip()[:300] for line in errors[-15:] + ["..."] + before_the_end[-60:]), sep="\n")
+        print(*(line.rstrip()[:300] for line in [*errors[-15:], "...", *before_the_end[-60:]]), sep="\n")
     print(f"{name}: {time.monotonic() - began:.0f} s in all", flush=True)
     return steps, problem

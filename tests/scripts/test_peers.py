@@ -45,19 +45,29 @@ def test_padding_functions_of_the_stand_in_are_inverse() -> None:
     assert torch.equal(stand_in.pad_input(kept, indices, 3, 4), states * mask[..., None])
 
 
-def test_a_contender_is_read_line_by_line_and_its_children_end(tmp_path: Path) -> None:
+CODE = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("1 0.5", flush=True)
+time.sleep(float(sys.argv[1]))
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("sleep", "last", "problem"), [(0, 2, "exit code 3"), (600, 1, ""), (600, 2, "took over 2 s")])
+def test_a_contender_is_read_line_by_line_and_all_of_it_ends(
+    sleep: int, last: int, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     process = module("peers_process")
-    code = (
-        "import subprocess, sys\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], stdout=subprocess.DEVNULL)\n"
-        "print('1 0.5', flush=True)\n"
-        "sys.exit(3)\n"
-    )
 
     def read(line: str) -> tuple[int, dict[str, float]]:
         number, seconds = line.split()
         return int(number), {"step": float(seconds)}
 
-    found = process.follow("peer", [sys.executable, "-c", code], {}, 60, read, tmp_path / "log.txt")
-    assert found == ({1: {"step": 0.5}}, "exit code 3")
+    command = [sys.executable, "-c", CODE, str(sleep)]
+    found = process.follow("peer", command, {}, 2, last, read, tmp_path / "log.txt")
+    assert found == ({1: {"step": 0.5}}, problem)
     assert not list(process.marked(f"peer-{os.getpid()}"))
+    printed = capsys.readouterr().out
+    assert printed.startswith("peer: step 1: step 0.50\n")
+    assert problem in printed
