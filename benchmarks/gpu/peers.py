@@ -9,8 +9,8 @@ step with a reference KL of 0.001, random weights. peers.md says how each conten
 printed as soon as its contender logged it; means leave the first step out. A contender that fails, or that outlasts
 ``--seconds``, prints the end of its log (whole under TMPDIR/logs), and the next one runs. Exit code 1: one failed.
 
-With the 1.5B shape on an H200, expected: CoreRL 120 s, verl 270 s, TRL 200 s. ``--contenders trl --tiny`` runs TRL's trainer with
-a tiny model on the CPU (1 min); ``--show verl`` prints verl's command alone.
+Expected with the 1.5B shape on an H200: CoreRL 120 s, verl 270 s, TRL 200 s. ``--contenders trl --tiny`` runs TRL's
+trainer with a tiny model on the CPU (1 min); ``--show verl`` prints verl's command alone.
 """
 
 import argparse
@@ -201,6 +201,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_intermixed_args()
     if unknown := set(arguments.contenders) - set(CONTENDERS):
         parser.error(f"no contender {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
+    for name in ("verl_python", "trl_python"):  # contenders run in another folder; a link of an environment stays one
+        setattr(arguments, name, str(Path(getattr(arguments, name)).absolute()))
     if arguments.tokens is None:
         arguments.tokens = 16384 if gpu_gib() > 100 else 8192
     return arguments
