@@ -9,8 +9,8 @@ step with a reference KL of 0.001, random weights. peers.md says how each conten
 printed as soon as its contender logged it; means leave the first step out. A contender that fails, or that outlasts
 ``--seconds``, prints the end of its log (whole under TMPDIR/logs), and the next one runs. Exit code 1: one failed.
 
-With the 1.5B shape on an H200: CoreRL 120 s, verl 220 s, TRL 200 s. ``--contenders trl --tiny`` runs TRL's trainer with
-a tiny model on the CPU (1 min); ``--show verl`` prints verl's command alone.
+Expected with the 1.5B shape on an H200: CoreRL 120 s, verl 270 s, TRL 200 s. ``--contenders trl --tiny`` runs TRL's
+trainer with a tiny model on the CPU (1 min); ``--show verl`` prints verl's command alone.
 """
 
 import argparse
@@ -172,6 +172,7 @@ def main() -> int:
     title = f"{arguments.shape}: seconds, means after the first step"
     table = Table("contender", *COLUMNS, "step / corerl", title=title)
     for name, row in found.items():
+        row["rest"] = row["step"] - sum(row.get(column, 0.0) for column in COLUMNS[:4])
         ratio = row["step"] / found["corerl"]["step"] if "corerl" in found else float("nan")
         table.add_row(name, *(f"{row.get(column, 0.0):.2f}" for column in COLUMNS), f"{ratio:.2f}")
     Console(width=140).print(table)
@@ -184,7 +185,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", default="qwen2.5-1.5b", choices=SHAPES)
     parser.add_argument("--contenders", type=lambda names: names.split(","), default=list(CONTENDERS))
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=300, help="limit for verl, and for TRL")
+    parser.add_argument("--seconds", type=float, default=360, help="limit for verl, and for TRL")
     parser.add_argument("--tokens", type=int, help="of a micro-batch; default: 16384, below 100 GiB of GPU memory 8192")
     parser.add_argument("--python", help="interpreter of vLLM's environment, for CoreRL; default: this one")
     parser.add_argument("--verl-python", default=sys.executable)
@@ -200,6 +201,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_intermixed_args()
     if unknown := set(arguments.contenders) - set(CONTENDERS):
         parser.error(f"no contender {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
+    for name in ("verl_python", "trl_python"):  # contenders run in another folder; a link of an environment stays one
+        setattr(arguments, name, str(Path(getattr(arguments, name)).absolute()))
     if arguments.tokens is None:
         arguments.tokens = 16384 if gpu_gib() > 100 else 8192
     return arguments
