@@ -163,8 +163,11 @@ def test_an_engine_that_ends_is_started_in_the_background_while_the_others_do_it
 
     on(ended, "let_start", True)
     until(lambda: not rollout.absent())
+    rollout.let_start(True)
     assert [version for version, _ in each(rollout, "received")] == [2, 2]
-    assert each(rollout, "number_of_updates") == [2 + before for before in updates]  # the one that had the weights was left alone
+    assert each(rollout, "number_of_updates") == [
+        2 + before for before in updates
+    ]  # the one that had the weights was left alone
     each(rollout, "seen")
     generated(engines, "i", "j")
     assert sorted(called(rollout)) == [["i"], ["j"]]
