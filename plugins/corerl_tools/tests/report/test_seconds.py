@@ -19,7 +19,7 @@ SLOW = step(1, **{"timing_s/step": 100.0, "timing_s/gen": 92.0})
 def test_the_first_step_is_left_out_and_small_parts_are_others():
     took, peak = seconds_lines([{"step": 0, "timing_s/testing": 9.0}, SLOW, step(2), step(3)], {})
     assert took == (
-        "perf/time_per_step: 12.00 s, mean of steps 2 to 3: update_actor 6.00 (50%), gen 4.00 (33%), ref 1.50 (12%), "
+        "timing_s/step: 12.00 s, mean of steps 2 to 3: update_actor 6.00 (50%), gen 4.00 (33%), ref 1.50 (12%), "
         "other 0.50 (4%)"
     )
     assert peak == (
@@ -31,7 +31,7 @@ def test_the_first_step_is_left_out_and_small_parts_are_others():
 def test_the_only_step_is_named_and_without_a_known_peak_there_is_no_second_line():
     del (record := step(1))["perf/mfu/actor"]
     [line] = seconds_lines([record], {})
-    assert line.startswith("perf/time_per_step: 12.00 s, step 1: update_actor 6.00 (50%)")
+    assert line.startswith("timing_s/step: 12.00 s, step 1: update_actor 6.00 (50%)")
     assert seconds_lines([{"step": 0}], {}) == []
 
 

@@ -12,7 +12,7 @@ FORWARD = ("old_log_prob", "ref")
 
 
 def seconds_lines(records: Sequence[Record], settings: Mapping[str, str]) -> list[str]:
-    """``perf/time_per_step`` with its parts, means of the steps after the first; ``perf/mfu/actor`` with :func:`at_peak`.
+    """``timing_s/step`` with its parts, means of the steps after the first; ``perf/mfu/actor`` and :func:`at_peak`.
 
     Args:
         settings: flat keys of the config -> values (:func:`corerl_tools.report.runs.flat`).
@@ -31,7 +31,7 @@ def seconds_lines(records: Sequence[Record], settings: Mapping[str, str]) -> lis
     given = f"step {last}" if first == last else f"mean of steps {first} to {last}"
     ordered = sorted(parts.items(), key=lambda part: -part[1])
     shares = ", ".join(f"{name} {each:.2f} ({each / whole:.0%})" for name, each in ordered)
-    lines = [f"perf/time_per_step: {whole:.2f} s, {given}: {shares}"]
+    lines = [f"timing_s/step: {whole:.2f} s, {given}: {shares}"]
     if peak := at_peak(steps, settings):
         took, least = (sum(part[name] for name in peak) for part in (seconds, peak))
         each = ", ".join(f"{name} {peak[name]:.2f}" for name in peak)
@@ -43,7 +43,7 @@ def seconds_lines(records: Sequence[Record], settings: Mapping[str, str]) -> lis
 
 
 def at_peak(steps: Sequence[Record], settings: Mapping[str, str]) -> dict[str, float]:
-    """Part -> its mean seconds if the devices computed at the peak that ``perf/mfu/actor`` is a share of; empty without.
+    """Part -> its mean seconds at the peak of the devices that ``perf/mfu/actor`` is a share of; empty without.
 
     A forward pass has a third of an update's operations, of an epoch each. Generation has those of the response tokens
     alone, on its own devices if there are such; reading weights and keys and values, which takes time beside them, is
