@@ -119,8 +119,8 @@ def register_training_strategies(register: Any) -> None:
 CLOCKS: list[tuple[float, float]] = []
 
 
-BUSY = [0.0]
-"""wall seconds of the calls on the shard in this process"""
+BUSY = [0.0, 0.0]
+"""wall and processor seconds of the calls on the shard in this process"""
 
 
 def watch() -> None:
@@ -130,11 +130,12 @@ def watch() -> None:
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **keywords: Any) -> Any:
-            began = time.perf_counter()
+            began, before = time.perf_counter(), time.thread_time()
             try:
                 return method(*args, **keywords)
             finally:
                 BUSY[0] += time.perf_counter() - began
+                BUSY[1] += time.thread_time() - before
 
         return call
 
@@ -150,7 +151,7 @@ def step_metrics() -> None:
         watch()
         BUSY[0] = 1e-9
     with Path(os.environ["CORERL_BENCHMARK_CLOCKS"]).open("a") as clocks:
-        clocks.write(f"{os.getpid()} {time.process_time()} {BUSY[0]}\n")
+        clocks.write(f"{os.getpid()} {time.process_time()} {BUSY[0]} {BUSY[1]}\n")
 
 
 @hookimpl

@@ -142,6 +142,9 @@ class Stream:
         self._version = self._places = self._finished = 0
         self._ready = 0
         """members that wait to be trained"""
+        self._awaited: set[int] = set()
+        self._lacking = 0
+        """so many groups of these numbers have to end before a step has its groups"""
         self._dropped: list[ScoredRollouts] = []
         self._left_out = 0
         """groups so far, of which others took the places"""
@@ -190,6 +193,7 @@ class Stream:
         """The groups, and when their last response was complete."""
         ahead = min(self._max_staleness, self._total_steps - step)
         self._version, self._places = step - 1, self._size * (1 + ahead) + self._extra
+        self._lacking = 0
         self._keep_fitting(step)
         self._admit()
         start = time.perf_counter()
@@ -302,6 +306,7 @@ class Stream:
         except BaseException as error:  # also Stopped, which a signal raises in whatever runs
             self._failure = self._failure or error
         finally:
+            self._lacking -= member.number in self._awaited
             self._changed.set()
 
     async def _scored_or_again(self, member: _Member) -> ScoredRollouts | None:
@@ -362,31 +367,35 @@ class Stream:
 
     def _chosen(self, step: int) -> list[_Member]:
         """The groups to be trained in ``step``, by number; none if more have to finish before."""
-        if self._ready < self._size:
+        if self._ready < self._size or self._lacking > 0:
             return []
         members = self._members.values()  # in the order of their numbers: they are admitted in it
         if self._order == "fifo":
             due = list(itertools.islice(members, self._size))
-            return due if all(member.scored for member in due) else []
+            return due if all(member.finished for member in due) else self._wait_for(1, due)
         if self._extra:
-            first = sorted((each for each in members if each.scored), key=lambda member: member.finished)
+            first = sorted((each for each in members if each.finished), key=lambda member: member.finished)
             return sorted(first[: self._size], key=lambda member: member.number)
-        width = len(members) if self._order == "first_finished" else self._size + self._window
-        window = sorted(
-            (member for member in itertools.islice(members, width) if member.scored), key=lambda member: member.finished
-        )
-        chosen: list[_Member] = []
+        chosen: dict[_Member, None] = {}
         for deadline in range(step, step + self._max_staleness + 1):
             due = [member for member in members if self._deadline(member) <= deadline]
             later = self._size * (deadline - step)  # as many can be trained in the steps between
             lacking = len(due) - later - sum(self._deadline(member) <= deadline for member in chosen)
             if lacking > 0:
-                ready = [member for member in due if member.scored and member not in chosen]
+                ready = [member for member in due if member.finished and member not in chosen]
                 if len(ready) < lacking:
-                    return []
-                chosen += sorted(ready, key=lambda member: member.finished)[:lacking]
-        chosen += [member for member in window if member not in chosen][: self._size - len(chosen)]
+                    return self._wait_for(lacking - len(ready), due)
+                chosen |= dict.fromkeys(sorted(ready, key=lambda member: member.finished)[:lacking])
+        width = len(members) if self._order == "first_finished" else self._size + self._window
+        window = [each for each in itertools.islice(members, width) if each.finished and each not in chosen]
+        window.sort(key=lambda member: member.finished)
+        chosen |= dict.fromkeys(window[: self._size - len(chosen)])
         return sorted(chosen, key=lambda member: member.number) if len(chosen) == self._size else []
+
+    def _wait_for(self, lacking: int, members: Sequence[_Member]) -> list[_Member]:
+        """No groups before so many of the open ones among these have ended; so few choices look at all members."""
+        self._lacking, self._awaited = lacking, {member.number for member in members if not member.finished}
+        return []
 
     def _deadline(self, member: _Member) -> float:
         """The last step that may train a group."""

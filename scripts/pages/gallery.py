@@ -213,6 +213,7 @@ SPECIFIC = (
     (r"\b\d+(\.\d+)?(e-\d+)? (s|ms|min|h|MiB|GiB|GB|MB|KiB|kB)\b", r"… \3"),
     (r"\b\d+(\.\d+)?(k|M)? tokens/s", "… tokens/s"),
     (r"\btokens/s +\d+", "tokens/s …"),
+    (r"(timing_s/step: ).*", r"\1…"),
     (r'"id":"chatcmpl-\w+"', '"id":"chatcmpl-…"'),
     (r'"created":\d+', '"created":…'),
     (r"\bprocess \d+", "process …"),

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from corerl.batch.rollouts import Episode
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
@@ -207,6 +208,45 @@ def test_a_slow_group_holds_up_its_step_where_the_order_is_kept_and_no_longer_th
         engine = Engine({2: 0.6})
         made = stream(engine, max_staleness=1, batch_order=order, total_steps=2)
         assert [tokens(made.take(step)) for step in (1, 2)] == steps
+
+
+@pytest.mark.parametrize("order", ["fifo", "windowed", "first_finished"])
+@pytest.mark.parametrize(("window", "most"), [(1, 8), (5, None)])
+def test_a_step_takes_its_groups_as_soon_as_they_have_finished(stream, order, window, most):
+    """The stream looks at all members if enough of those that it lacks have ended: it must not look too late."""
+    draw = random.Random(7)
+    engine = Engine({token: 0.01 * draw.random() ** 3 for token in range(1, 13)})
+    is_dropped = [draw.random() < 0.3 for _ in range(1000)]
+    options = {"max_staleness": 2, "batch_order": order, "batch_window": window, "total_steps": 18}
+    made = stream(engine, most=most, size=3, keep=lambda _: torch.tensor([not is_dropped.pop()] * 2), **options)
+    choose, seen = made._chosen, Counter()
+
+    def checked(step):
+        lacking, awaited, made._lacking = made._lacking, made._awaited, 0
+        due = choose(step)
+        made._lacking, made._awaited = lacking, awaited
+        found = choose(step)
+        assert found == due
+        seen[bool(found), lacking > 0] += 1
+        return found
+
+    made._chosen = checked
+    for step in range(1, 19):
+        made.take(step)
+        engine.version = step
+    assert seen[True, False] == 18
+
+
+def test_groups_that_end_while_a_step_waits_for_others_cost_no_look_at_all_groups(stream, monkeypatch):
+    """With the slowest of 12 due groups outstanding, 12 of the next step end: the stream looks at the 24 twice."""
+    looks, deadline = [], Stream._deadline
+    monkeypatch.setattr(Stream, "_deadline", lambda self, member: looks.append(1) or deadline(self, member))
+    made = stream(Engine({1: 0.3} | {token: 0.01 * token for token in range(2, 13)}), max_staleness=1, size=12)
+    made.take(1)
+    made._player._queue._generate.__self__.version = 1
+    looks.clear()
+    made.take(2)
+    assert 0 < len(looks) <= 2 * (2 * 24 + 2 * 12)
 
 
 class Endable(Engine):

@@ -360,7 +360,7 @@ def corrupt(host):
 
 
 class Many:
-    """Keeps all requests until it lets go of them; it reports their number."""
+    """Keeps all requests until it lets go of them, later ones until the next time; it reports their number."""
 
     ROOM = 100_000
 
@@ -384,7 +384,8 @@ class Many:
 
     @dispatch("all")
     def let_go(self):
-        self.loop.call_soon_threadsafe(self.go.set)
+        go, self.go = self.go, asyncio.Event()
+        self.loop.call_soon_threadsafe(go.set)
 
     @dispatch("all")
     def names(self):

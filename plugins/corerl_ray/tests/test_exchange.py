@@ -8,9 +8,12 @@ import weakref
 import pytest
 from ray_toys import ENGINE, SECONDS, Many, each, request
 
+from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.runtimes import Role
 from corerl.errors import EngineDeadError
+from corerl_ray.options import RayOptions
+from corerl_ray.runtime import RayRuntime
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
@@ -18,9 +21,12 @@ OPEN = 2000
 ROLE = Role("rollout", ENGINE.key, ENGINE.part, distributed=True)
 
 
-@pytest.fixture
-def rollout(start):
-    return start(rollout_workers=2).spawn(ROLE, Many)
+@pytest.fixture(scope="module")
+def rollout(cluster):
+    """Two workers; the last test ends one of them."""
+    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=1, rollout_workers=2))
+    yield runtime.spawn(ROLE, Many)
+    runtime.close()
 
 
 def in_time(work):
@@ -51,6 +57,18 @@ def ask(rollout, names, finished):
         )
         for name in names
     ]
+
+
+def test_the_load_of_the_engines_is_known_from_the_start_and_follows_them(rollout):
+    assert rollout.engine_load() == EngineLoad(room=2 * Many.ROOM)
+
+    async def work():
+        calls = ask(rollout, range(10), {})
+        await until(lambda: rollout.engine_load() == EngineLoad(room=2 * Many.ROOM, running=10))
+        rollout.let_go()
+        await asyncio.gather(*calls)
+
+    in_time(work())
 
 
 def test_thousands_of_requests_are_under_way_without_a_thread_each(rollout):
@@ -119,15 +137,3 @@ def test_the_requests_of_a_worker_that_is_killed_go_to_the_other(rollout):
     assert len(finished) == OPEN // 4 and 0 < lost < OPEN // 4
     # without a listener, one more call is told of the loss
     assert lost <= len(errors) <= lost + 1 and all(isinstance(each, EngineDeadError) for each in errors)
-
-
-def test_the_load_of_the_engines_is_known_from_the_start_and_follows_them(rollout):
-    assert rollout.engine_load() == EngineLoad(room=2 * Many.ROOM)
-
-    async def work():
-        calls = ask(rollout, range(10), {})
-        await until(lambda: rollout.engine_load() == EngineLoad(room=2 * Many.ROOM, running=10))
-        rollout.let_go()
-        await asyncio.gather(*calls)
-
-    in_time(work())

@@ -101,6 +101,14 @@ def test_a_wrong_table_names_its_key(tmp_path: Path) -> None:
         (text.replace("memory_gib: 139.8, ", ""), "gpu.memory_gib is missing"),
         (text.replace("139.8", "much"), "gpu.memory_gib is 'much'; it must be a number"),
         (text.replace("overlap:", "overlaps:"), "unknown key 'overlaps'"),
+        (text.replace("matrix_tflops: 700", "matrix_tflops: 0"), "gpu.matrix_tflops is 0; it must be a number above 0"),
+        (text.replace("nccl_gb: 20", "nccl_gb: 0"), "exchange.nccl_gb is 0; it must be a number above 0"),
+        (text.replace("step_ms: 2.6", "step_ms: .nan", 1), "engines.vllm.step_ms is nan; it must be a number, 0 or"),
+        (text.replace("terabytes: 3.0", "terabytes: .inf"), "gpu.terabytes is inf; it must be"),
+        (text.replace("sharing: 0.3", "sharing: true", 1), "engines.vllm.sharing is True; it must be a number"),
+        (text.replace("gpus_per_node: 8", "gpus_per_node: 2.5"), "links.gpus_per_node is 2.5; it must be a whole"),
+        (text.replace("most: 1000000", "most: 0"), "engines.hf.most is 0; it must be a whole number, 1 or more"),
+        (text.replace("reports: 0", "reports: 3"), "engines.hf.reports is 3; it must be true or false"),
     ):
         (tmp_path / "own.yaml").write_text(changed)
         with pytest.raises(RequestError, match=message):
@@ -131,3 +139,5 @@ def test_the_command_prints_layouts_and_the_best_as_overrides(
     lines = capsys.readouterr().out
     assert "corerl train CONFIG runtime.name=ray" in lines and "assumed: prompts have 256 tokens" in lines
     assert run([*command, "--table", "h20"]) == 2
+    assert run([*command, "--prompt-tokens", "513"]) == 2
+    assert "--prompt-tokens 513: data.max_prompt_length is 512" in capsys.readouterr().err

@@ -19,3 +19,9 @@ def test_a_damaged_file_is_left_out_and_named(tmp_path, capsys):
     (tmp_path / "b.parquet").unlink()
     with pytest.raises(RequestError, match="no column response_length"):
         lengths_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("given", ["lognormal:800:inf", "lognormal:800:900", "lognormal:1e300:1", "lognormal:nan:1"])
+def test_lengths_that_no_number_holds_are_refused(given):
+    with pytest.raises(RequestError, match=r"write lognormal:MEAN:SIGMA, .*; MEAN from 1 to 1000000000, SIGMA from 0"):
+        lengths_of(given)

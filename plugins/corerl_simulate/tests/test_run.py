@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl_simulate import costs
 from corerl_simulate.job import EnginePool, Job, Trainers
 from corerl_simulate.lengths import Fixed
 from corerl_simulate.run import Step, simulate
-from corerl_simulate.table import Engine, Exchange, Gpu, Links, Overlap, Table, Training
+from corerl_simulate.table import Engine, Exchange, Gpu, Links, Overlap, Table, Training, read_table
 from corerl_simulate.validation import compare
 from model_by_hand import SIZE
 
@@ -76,6 +77,30 @@ def test_ranks_wait_for_the_longest_rows() -> None:
     step = simulate(job, Fixed(100), 10, table_of(2.0), steps=1)
     assert step.parts["update_actor"] == pytest.approx(1.0)  # two rows of four
     assert step.trainers_idle == pytest.approx(1 - 0.75 / step.seconds)
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(0, 1.6), (1, 1.6), (8, 0.2), (999, 0.1)])
+def test_processes_that_divide_the_rows_divide_the_time_of_a_token(workers: int, seconds: float) -> None:
+    """``rollout.num_workers``, at most 16 of them; eight million tokens of 0.2 microseconds."""
+    config = TrainConfig(ModelConfig("none"), rollout=RolloutConfig(n=1, num_workers=workers))
+    config.data = DataConfig(train_batch_size=64)
+    pool = EnginePool("vllm", 1, 1, 1, 1e9, 1)
+    job = Job(config, {"actor": SIZE}, Trainers(2), pool, old_log_probs=False, is_ray=True, most=9)
+    table = table_of(1.0)
+    table = dataclasses.replace(table, exchange=dataclasses.replace(table.exchange, ray_rest=0.0, rest_us=0.2))
+    assert costs.rest(job, table, 8_000_000) == pytest.approx(seconds)
+
+
+def test_hosts_hand_over_memory_at_the_same_time() -> None:
+    config, table = TrainConfig(ModelConfig("none")), read_table("h200")
+    pool = EnginePool("vllm", 4, 1, 1, 1e9, 0)
+    took = {
+        ranks: costs.handover(
+            Job(config, {"actor": SIZE}, Trainers(ranks), pool, old_log_probs=False, is_ray=True, most=9), table
+        )
+        for ranks in (2, 8, 1024)
+    }
+    assert took[2] < took[8] == took[1024]
 
 
 def test_measured_steps_are_simulated_to_15_percent() -> None:

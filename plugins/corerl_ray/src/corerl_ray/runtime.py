@@ -28,7 +28,7 @@ from corerl_ray.ends import exit_cause
 from corerl_ray.environment import carried, of_rank, secrets
 from corerl_ray.group import Group, SharedGpus
 from corerl_ray.host import CONTROL, THREADS, Failure, ProcessFacts, WorkerHost
-from corerl_ray.nodes import OtherNode
+from corerl_ray.nodes import OtherNode, Parts
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import FRACTION, Places, Pools
 from corerl_ray.relay import RELAY_THREADS, Relay, Relays, divided
@@ -249,7 +249,7 @@ class RayRuntime:
         alive = ray.nodes()  # type: ignore[no-untyped-call]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in alive}
         options = {"num_gpus": FRACTION}
-        own = secrets(self.options.environment)
+        own, parts = secrets(self.options.environment), Parts(self.options.hang_timeout)
         return [
             OtherNode(
                 addresses[seat.places.nodes[seat.first + start]],
@@ -259,6 +259,7 @@ class RayRuntime:
                 own | seat.visible(start),
                 self.options.start_timeout,
                 self.options.timeout,
+                parts,
             )
             for start in range(each, len(seat.devices), each)
         ]

@@ -2,15 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from corerl.cli.common import plugin_options
 from corerl.terminal import echo
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()

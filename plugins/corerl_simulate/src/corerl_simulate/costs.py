@@ -21,6 +21,8 @@ IN_PARTS = ("exchange", "sharded")
 
 BYTES_PER_LOGIT = 8
 """of one pass over the logits"""
+MOST_SHARDS = 16
+"""processes that divide the rows of a step, at most (``rollout.num_workers``)"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +259,8 @@ def handover(job: Job, table: Table) -> float:
     exchange = table.exchange
     if job.engines.gpus or job.config.trainer.max_staleness or job.config.rollout.free_cache_engine is False:
         return 0.0
-    return exchange.handover + (exchange.handover_rank * job.trainers.ranks if job.is_ray else 0.0)
+    ranks = min(job.trainers.ranks, table.links.gpus_per_node) if job.is_ray else 0
+    return exchange.handover + exchange.handover_rank * ranks
 
 
 def weights(job: Job, table: Table) -> float:
@@ -277,9 +280,11 @@ def weights(job: Job, table: Table) -> float:
 
 
 def rest(job: Job, table: Table, tokens: int) -> float:
-    """Seconds of a step outside of all parts: the controller's."""
-    exchange = table.exchange
-    beside = table.overlap.rest if job.config.trainer.max_staleness else 0.0
+    """Seconds of a step outside of all parts: of the controller, or of the processes that divide its rows."""
+    exchange, config = table.exchange, job.config
+    if job.is_ray and config.rollout.num_workers:
+        tokens //= min(config.rollout.num_workers, config.data.train_batch_size, MOST_SHARDS)
+    beside = table.overlap.rest if config.trainer.max_staleness else 0.0
     return (exchange.ray_rest if job.is_ray else exchange.rest) + exchange.rest_us * 1e-6 * tokens + beside
 
 

@@ -12,6 +12,11 @@ from corerl.terminal.notices import say
 
 KINDS = "a number of tokens, lognormal:MEAN:SIGMA, or a file or folder of rollouts (.parquet)"
 
+MOST = 10**9
+"""tokens, as a mean"""
+WIDEST = 5.0
+"""standard deviation of the logarithm"""
+
 
 class Lengths(Protocol):
     """A distribution."""
@@ -78,11 +83,12 @@ def lengths_of(given: str) -> Lengths:
     if given.startswith("lognormal:"):
         try:
             mean, sigma = map(float, given.split(":")[1:])
-            if mean >= 1 and sigma >= 0:
+            if 1 <= mean <= MOST and 0 <= sigma <= WIDEST:
                 return LogNormal.with_mean(mean, sigma)
         except ValueError:
             pass
-        raise RequestError(f"--lengths {given}: write lognormal:MEAN:SIGMA, such as lognormal:800:0.8")
+        limits = f"MEAN from 1 to {MOST}, SIGMA from 0 to {WIDEST:.0f}"
+        raise RequestError(f"--lengths {given}: write lognormal:MEAN:SIGMA, such as lognormal:800:0.8; {limits}")
     path = Path(given)
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
     if not files:

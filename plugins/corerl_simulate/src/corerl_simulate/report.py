@@ -9,7 +9,7 @@ from typing import Any
 from corerl.cli.common import read_train_values
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
-from corerl.errors import RunError
+from corerl.errors import RequestError, RunError
 from corerl.registry.parts import resolve_parts
 from corerl_check import model_size
 from corerl_simulate.job import needs
@@ -104,6 +104,8 @@ def compared(
     paths = {"actor": None, "ref": config.ref.path, "critic": config.critic.path}
     models = {role: dataclasses.replace(config.model, path=paths[role] or config.model.path) for role in needs(parts)}
     sizes = {role: model_size(model, "cuda", "value" if role == "critic" else "lm") for role, model in models.items()}
+    if prompt is not None and prompt > config.data.max_prompt_length:
+        raise RequestError(f"--prompt-tokens {prompt}: data.max_prompt_length is {config.data.max_prompt_length}")
     assumed = list(_assumed(config, lengths, prompt))
     drawn = _lengths(config, lengths)
     prompt = prompt or max(1, config.data.max_prompt_length // 2)

@@ -1,6 +1,7 @@
 """The table of measurements: rates of a machine, from which times of engines and of training follow."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,11 @@ T = TypeVar("T")
 
 TABLES = Path(__file__).parent / "tables"
 DEFAULT = "h200"
+DIVISORS = (
+    *("memory_gib", "matrix_tflops", "decode_tflops", "terabytes", "inside", "between", "tensor_parallel"),
+    *("weights_gb", "nccl_gb", "engine", "training", "turns", "host"),
+)
+"""keys that must be above 0"""
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,15 @@ class Exchange:
 
     Attributes:
         handover: seconds of an engine's sleep and of the trainer's free memory.
-        handover_rank: seconds for each rank under runtime ``ray``.
+        handover_rank: seconds for each rank of a host under runtime ``ray``: hosts hand over at the same time.
         wake: seconds of an engine's wake.
         weights_gb: GB/s of weights to an engine on the same GPU, with digests.
         weights: seconds of an update whatever its size.
-        weights_rank: seconds for each rank under runtime ``ray``.
+        weights_rank: seconds for each doubling of the ranks under runtime ``ray``.
         nccl_gb: GB/s of weights to other GPUs, with digests.
         rest: seconds of a step outside of all parts.
-        rest_us: microseconds of the controller for each token of a step.
+        rest_us: microseconds for each token of a step, of the process with its rows: the controller, or a process
+            with a part of the rows (``rollout.num_workers``).
         ray_rest: seconds of a step outside of all parts, under runtime ``ray``.
     """
 
@@ -217,6 +224,19 @@ def _build(kind: type[T], values: Any, where: str) -> T:
     if missing:
         raise RequestError(f"{where}.{missing[0]} is missing")
     for name, value in values.items():
-        if not isinstance(value, int | float) or value < 0:
-            raise RequestError(f"{where}.{name} is {value!r}; it must be a number, 0 or more")
+        needed, is_right = _rule(name, fields[name].type, value)
+        if not is_right:
+            raise RequestError(f"{where}.{name} is {value!r}; it must be {needed}")
     return kind(**values)
+
+
+def _rule(name: str, kind: Any, value: Any) -> tuple[str, bool]:
+    """The values that a key may have, and whether this is one."""
+    if kind is bool:
+        return "true or false", value in (True, False)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return "a whole number, 1 or more", is_number and value >= 1 and value == int(value)
+    if name in DIVISORS:
+        return "a number above 0", is_number and value > 0
+    return "a number, 0 or more", is_number and value >= 0

@@ -92,6 +92,10 @@ def test_the_command_prints_how_scores_went_and_writes_into_the_run(runs, capsys
     assert printed[0] == "a/one"
     assert printed[1].endswith("█  critic/score/mean: 0.033 at step 1, 1.000 at step 30")
     assert printed[2] == "  ▁  val-core/x/reward/mean@1: 0.125 at step 0, 0.125 at step 0"
+    assert printed[3] == (
+        "  timing_s/step: 1800.00 s, mean of steps 2 to 30: update_actor 1000.00 (56%), gen 600.00 (33%), "
+        "other 200.00 (11%)"
+    )
     assert (runs[0] / "report.html").is_file()
     assert printed[-1] == f"report: {runs[0] / 'report.html'}"
 

@@ -30,7 +30,7 @@ def report(runs: tuple[Path, ...], out: Path | None, samples: int) -> None:
 def make_report(runs: Sequence[Path], out: Path | None = None, samples: int = SAMPLES) -> None:
     """Print the scores of the runs and write the page, by default into the first run's folder."""
     from corerl_tools.report.page import write_page
-    from corerl_tools.report.runs import read_records, run_names
+    from corerl_tools.report.runs import read_records, read_settings, run_names
     from corerl_tools.report.terminal import summary
 
     given, runs = runs, [run for run in runs if _has_metrics(run)] or runs
@@ -38,8 +38,8 @@ def make_report(runs: Sequence[Path], out: Path | None = None, samples: int = SA
         if run not in runs:  # a shell's * finds data beside runs, and runs that failed at once
             echo(f"{run} is left out: it holds no metrics.jsonl of a run")
     records = [read_records(run) for run in runs]
-    for name, of_run in zip(run_names(runs), records, strict=True):
-        echo(summary(name, of_run))
+    for name, run, of_run in zip(run_names(runs), runs, records, strict=True):
+        echo(summary(name, of_run, read_settings(run)))
     path = out or runs[0] / "report.html"
     write_page(path, runs, records, samples)
     echo(f"report: {path}")

@@ -35,12 +35,7 @@ def read_records(folder: Path) -> list[Record]:
 def run_values(folder: Path, name: str, records: Sequence[Record]) -> dict[str, Any]:
     """One run without its samples: name, status, curves, configuration and used parts."""
     status = read_status(folder)
-    config = folder / "config.yaml"
     plugins = folder / "plugins.json"
-    with reading(config):
-        if config.is_file():
-            check_nesting(config.read_text(encoding="utf-8"))
-        settings = flat(OmegaConf.to_container(OmegaConf.load(config))) if config.is_file() else {}
     with reading(plugins):
         parts = {
             f"{part['part']}: {part['name']}": f"{part['distribution']} {part['version']}"
@@ -51,9 +46,19 @@ def run_values(folder: Path, name: str, records: Sequence[Record]) -> dict[str, 
         "status": asdict(status) if status else None,
         "steps": int(records[-1]["step"]),
         "curves": curves(records),
-        "config": settings,
+        "config": read_settings(folder),
         "parts": parts,
     }
+
+
+def read_settings(folder: Path) -> dict[str, str]:
+    """The configuration of a run, flat; empty without one."""
+    config = folder / "config.yaml"
+    with reading(config):
+        if not config.is_file():
+            return {}
+        check_nesting(config.read_text(encoding="utf-8"))
+        return flat(OmegaConf.to_container(OmegaConf.load(config)))
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:

@@ -83,6 +83,7 @@ function breakdown(run, number_) {
     ),
     bar,
     el("table", { class: "parts" }, el("tbody", {}, rows)),
+    run.allowed ? el("p", { class: "note" }, run.allowed) : null,
   );
 }
 
