@@ -8,6 +8,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from corerl.errors import ConfigError
+from corerl_verl.shell.tokens import end_of
 
 _OVERRIDE = re.compile(r"(~|\+\+|\+)?([\w$][\w$.@/*:-]*)(=(.*))?", re.DOTALL)
 _OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "path", "-cp": "path", "--config-dir": "path"}
@@ -119,6 +120,8 @@ class _Values:
             if self.text.startswith("${", self.at):
                 end = self.text.find("}", self.at)
                 self.at = len(self.text) if end < 0 else end + 1
+            elif self.text.startswith("$(", self.at):  # the output of a command, not known
+                self.at = end_of(self.text, self.at + 1)
             else:
                 self.at += 2 if self.text[self.at] == "\\" and self.at + 1 < len(self.text) else 1
         return self.text[start : self.at].strip()

@@ -8,9 +8,17 @@ from corerl_verl.shell.expansion import ASSIGNMENT, Variables, arithmetic
 from corerl_verl.shell.printed import formatted
 
 
-def builtin(words: Sequence[str], variables: Variables) -> bool | None:
-    """Carry out a command with expanded words; its status, or None: it is none of these."""
+def builtin(words: Sequence[str], variables: Variables, read: str | None = None) -> bool | None:
+    """Carry out a command with expanded words; its status, or None: it is none of these.
+
+    Args:
+        read: text of its input; None: not known.
+    """
     match list(words):
+        case ["mapfile" | "readarray", *options]:
+            _lines(options, read, variables)
+        case ["read", *options]:
+            return _read(options, read, variables)
         case ["set", *options]:
             given = options.index("--") + 1 if "--" in options else 0
             if given or (options and options[0][0] not in "-+"):
@@ -28,6 +36,46 @@ def builtin(words: Sequence[str], variables: Variables) -> bool | None:
         case _:
             return None
     return True
+
+
+def _lines(options: Sequence[str], read: str | None, variables: Variables) -> None:
+    """``mapfile -t NAME``; of an unknown input, the name stands for the lines."""
+    names = [each for each in options if not each.startswith("-")]
+    name = names[-1] if names else "MAPFILE"
+    _fill(name, [f"${name}"] if read is None else read.splitlines(keepends="-t" not in options), variables)
+
+
+def _fill(name: str, entries: Sequence[str], variables: Variables) -> None:
+    variables.remove(name)
+    variables.arrays[name] = {str(place): each for place, each in enumerate(entries)}
+
+
+def _read(options: Sequence[str], read: str | None, variables: Variables) -> bool | None:
+    """``read -r NAME…`` of a line, or of all with ``-d ''``; ``-a`` fills an array. None: the input is not known."""
+    rest, whole, array = list(options), False, False
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        array |= "a" in option
+        if option[-1] in "dnNptu" and rest:
+            whole |= rest.pop(0) == "" and option[-1] == "d"
+    if read is None:
+        for name in rest:
+            variables.remove(name)
+        return None
+    line = read if whole else read.partition("\n")[0]
+    separators = variables.scalars.get("IFS", " \t\n")
+    pieces = re.split(f"[{re.escape(separators)}]+" if separators.isspace() else f"[{re.escape(separators)}]", line)
+    if array:
+        _fill(rest[0] if rest else "REPLY", [each for each in pieces if each], variables)
+        return not whole
+    names = rest or ["REPLY"]
+    words = line.strip(separators if separators.isspace() else "")
+    for name in names[:-1]:
+        found = re.split(f"[{re.escape(separators)}]", words, maxsplit=1)
+        variables.assign(f"{name}={shlex.quote(found[0])}")
+        words = found[1].lstrip(" \t\n") if len(found) > 1 else ""
+    variables.assign(f"{names[-1]}={shlex.quote(words)}")
+    return not whole
 
 
 def declare(raw: Sequence[str], variables: Variables, scopes: Sequence[dict[str, Variables]]) -> None:

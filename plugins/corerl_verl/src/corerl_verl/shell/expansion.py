@@ -2,10 +2,12 @@
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from corerl_verl.shell.arithmetic import NoNumberError, evaluate
+from corerl_verl.shell.braces import braced
 from corerl_verl.shell.tokens import Token, end_of, tokens
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=(.*)", re.DOTALL)
@@ -106,7 +108,7 @@ class Variables:
                 place = int(self._key(name, keyed[1]))
                 own[str(place)] = text(keyed[2], self)
                 place += 1
-            elif not token.operator:
+            elif not token.operator and not token.redirects:
                 for each in expand(token.text, self):
                     own[str(place)] = each
                     place += 1
@@ -138,6 +140,20 @@ class Variables:
         if name in before.associative:
             self.associative.add(name)
 
+    @contextmanager
+    def for_one_command(self, assignments: Sequence[str]) -> Iterator[None]:
+        """Carry out the assignments before a command, and take them back after it."""
+        before = self.copy() if assignments else self
+        for word in assignments:
+            self.assign(word)
+        yield
+        for word in assignments:
+            self.restore(re.split(r"\W", word, maxsplit=1)[0], before)
+
+    def joined(self, entries: Sequence[str]) -> str:
+        """``"${NAME[*]}"``: by the first character of IFS."""
+        return self.scalars.get("IFS", " ")[:1].join(entries)
+
     def read(self, name: str) -> str:
         """As :class:`corerl_verl.shell.arithmetic.Names`."""
         own, bracket, index = name.partition("[")
@@ -165,7 +181,14 @@ def text(raw: str, variables: Variables) -> str:
 
 def expand(raw: str, variables: Variables, split: bool = True) -> list[str]:
     """The fields of a raw word."""
-    return _Expansion(variables, split).run(raw)
+    words = braced(raw) if split and "{" in raw else [raw]
+    return [each for word in words for each in _Expansion(variables, split).run(word)]
+
+
+def document(raw: str, variables: Variables) -> str:
+    """The text of a here-document with expansions."""
+    joined = re.sub(r"\\(\\|\n)", lambda each: each[0] if each[1] == "\\" else "", raw)
+    return _Expansion(variables, split=False).document(joined)
 
 
 class _Expansion:
@@ -180,11 +203,19 @@ class _Expansion:
             self.fields.append(self.current)
         return self.fields
 
+    def document(self, raw: str) -> str:
+        """As within double quotes, which themselves are text."""
+        self._parts(raw, quoted=True)
+        return " ".join([*self.fields, self.current or ""])
+
     def _add(self, piece: str, quoted: bool) -> None:
         if quoted or not self.split:
             self.current = (self.current or "") + piece
             return
         spaces = _SPACES_OUTSIDE if "$(" in piece else _SPACES
+        own = self.variables.scalars.get("IFS")
+        if own is not None and own != " \t\n":
+            spaces = re.compile(f"[{re.escape(own)}]" if own else r"(?!)")
         for index, part in enumerate(spaces.split(piece)):
             if index and self.current is not None:
                 self.fields.append(self.current)
@@ -253,7 +284,7 @@ class _Expansion:
             return at + 1
         if match[0] in ("@", "*"):
             own = self.variables.arguments
-            self._list([" ".join(own)] if quoted and match[0] == "*" else own, quoted)
+            self._list([self.variables.joined(own)] if quoted and match[0] == "*" else own, quoted)
         else:
             self._add(self._value(match[0]), quoted)
         return match.end()
@@ -284,7 +315,8 @@ class _Expansion:
                 self._add(str(len(entries)), quoted)
                 return
             entries = _part(entries, rest, name, self.variables)
-            self._list([" ".join(entries)] if quoted and "*" in (name, (index or "")[1:2]) else entries, quoted)
+            joins = quoted and "*" in (name, (index or "")[1:2])
+            self._list([self.variables.joined(entries)] if joins else entries, quoted)
             return
         value = self.variables.entry(name, index[1:-1]) if index else self.variables.get(name)
         if points and value is not None:

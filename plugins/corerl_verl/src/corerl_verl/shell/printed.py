@@ -37,7 +37,7 @@ def printed(words: Sequence[str]) -> str | None:
 
 
 def formatted(form: str, values: Sequence[str]) -> str:
-    """As ``printf`` of %s, %d, %i and %f; missing values are empty, and 0."""
+    """As ``printf`` of %s, %d, %i and %f; missing values are empty, and 0; further values repeat the form."""
     remaining = list(values)
 
     def converted(match: re.Match[str]) -> str:
@@ -51,4 +51,9 @@ def formatted(form: str, values: Sequence[str]) -> str:
 
     for escape, character in _ESCAPES.items():
         form = form.replace(escape, character)
-    return _CONVERSION.sub(converted, form)
+    whole = _CONVERSION.sub(converted, form)
+    while remaining and (number := len(remaining)):
+        whole += _CONVERSION.sub(converted, form)
+        if len(remaining) == number:  # a form without a place for a value
+            break
+    return whole

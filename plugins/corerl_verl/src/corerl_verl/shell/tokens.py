@@ -10,18 +10,26 @@ _REDIRECTION = re.compile(r"(\d*|&)(>>|>&|>\||>|<&|<<<|<<-|<<|<)(&?\d+|-)?")
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?$")
 _ARGUMENT = re.compile(r"""\s*(["']?\$[{@\w]|["']?[+~]*[\w.@/-]+=|--?\w)""")
 _PAIRS = {"(": ")", "{": "}"}
+INPUTS = ("<<=", '<<"', "<<<", "<<(")
+"""a here-document as it is; one with expansions; a raw word; the output of commands"""
 
 
 class Token(NamedTuple):
-    """A raw word, or an operator.
+    """A raw word, an operator, or a redirection of the input or the output.
 
     Attributes:
-        text: with quotes and expansions as written; ``((…))`` is one word.
-        operator: whether it is one of OPERATORS, or a redirection.
+        text: with quotes and expansions as written; ``((…))`` is one word. A redirection begins with one of INPUTS,
+            or with ``>`` before the raw name of the file; other redirections are left out.
+        operator: whether it is one of OPERATORS.
     """
 
     text: str
     operator: bool
+
+    @property
+    def redirects(self) -> bool:
+        """Whether it is a redirection."""
+        return not self.operator and self.text.startswith((">", *INPUTS))
 
 
 def mended(script: str) -> tuple[str, bool]:
@@ -45,7 +53,7 @@ def mended(script: str) -> tuple[str, bool]:
 
 
 def tokens(script: str) -> list[Token]:
-    """Words and operators; comments, here-documents and redirections are left out.
+    """Words, operators and redirections; comments are left out.
 
     Raises:
         ConfigError: a quote or a bracket has no end.
@@ -58,7 +66,7 @@ class _Lexer:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
         self.found: list[Token] = []
-        self.documents: list[str] = []
+        self.documents: list[tuple[int, str, bool]] = []  # place in found, delimiter, whether tabs are left out
 
     def run(self) -> list[Token]:
         while self.at < len(self.text):
@@ -85,9 +93,20 @@ class _Lexer:
         while self.text[self.at : self.at + 1] in (" ", "\t") and self.at < len(self.text):
             self.at += 1
         target = self._word()
-        if match[2] in ("<<", "<<-"):
-            self.documents.append(re.sub(r"[\"'\\]", "", target))
+        self._redirected(match[2], match[1], target)
         return True
+
+    def _redirected(self, sign: str, descriptor: str, target: str) -> None:
+        if sign in ("<<", "<<-"):
+            delimiter = re.sub(r"[\"'\\]", "", target)
+            self.documents.append((len(self.found), delimiter, sign == "<<-"))
+            self.found.append(Token(INPUTS[delimiter == target], False))
+        elif sign == "<<<":
+            self.found.append(Token(f"<<<{target}", False))
+        elif sign == "<" and target.startswith("<("):
+            self.found.append(Token(f"<<{target[1:]}", False))
+        elif sign in (">", ">|") and descriptor in ("", "1"):
+            self.found.append(Token(f">{target}", False))
 
     def _operator_or_word(self) -> None:
         if self.text.startswith("((", self.at):
@@ -101,18 +120,23 @@ class _Lexer:
                 self.at += len(operator)
                 self.found.append(Token(operator, True))
                 if operator == "\n":
-                    self._skip_documents()
+                    self._read_documents()
                 return
         self.found.append(Token(self._word(), False))
 
-    def _skip_documents(self) -> None:
-        for delimiter in self.documents:
+    def _read_documents(self) -> None:
+        for place, delimiter, tabs in self.documents:
             match = re.compile(rf"^\t*{re.escape(delimiter)}$", re.MULTILINE).search(self.text, self.at)
+            content = self.text[self.at : match.start() if match else len(self.text)]
+            content = re.sub(r"^\t+", "", content, flags=re.MULTILINE) if tabs else content
+            self.found[place] = Token(self.found[place].text + content, False)
             self.at = min(match.end() + 1, len(self.text)) if match else len(self.text)
         self.documents = []
 
     def _word(self) -> str:
         start = self.at
+        if self.text.startswith(("<(", ">("), start):
+            self.at = end_of(self.text, start + 1)
         while self.at < len(self.text):
             character = self.text[self.at]
             if character == "(" and self.text[start : self.at].endswith("="):  # an array
