@@ -165,17 +165,17 @@ def _write_warm_up(conversion: Conversion, role: str, steps: int, argument: str)
 
 def _schedule(conversion: Conversion, role: str) -> None:
     names = ("warmup_style", "lr_scheduler_type", "lr_decay_style")
-    given = [value for name in names if (value := conversion.take(f"{role}.optim.{name}")) is not None]
-    style: Any = given[0] if given else None
-    if style is None:
+    given = [(key, value) for name in names if (value := conversion.take(key := f"{role}.optim.{name}")) is not None]
+    if not given:
         return
+    key, style = given[0]
     cycles = conversion.take(f"{role}.optim.num_cycles")
     if style in _SCHEDULES:
         waves = {"name": style, "num_cycles": cycles} if style == "cosine" and cycles not in (None, 0.5) else style
         conversion.values[f"{role}.optim.lr_scheduler_type"] = waves
         return
     conversion.remark(
-        f"{role}.optim.lr_scheduler_type={style}",
+        shown(key, style),
         f"CoreRL has no schedule '{style}' yet: {', '.join(_SCHEDULES)}; written as constant",
         "missing",
     )

@@ -14,6 +14,8 @@ _OVERRIDE = re.compile(r"(~|\+\+|\+)?([\w$][\w$.@/*:-]*)(=(.*))?", re.DOTALL)
 _OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "path", "-cp": "path", "--config-dir": "path"}
 _ALONE = ("--multirun", "-m", "--info", "--cfg", "-c", "--resolve", "--run", "-r", "--hydra-help")
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_SWEEP = re.compile(r"""[^\[{"'$\\]*[^\[{"'$\\(],[^"'$]*""")
+_FUNCTION = re.compile(r"(choice|range|interval|glob)\(.*\)")
 _WORDS = {"true": True, "false": False, "null": None, "nan": float("nan"), "inf": float("inf"), "": ""}
 
 
@@ -70,6 +72,8 @@ def _override(argument: str, parsed: Arguments) -> None:
         parsed.values.pop(key, None)
         return
     result = value(written, key)
+    if isinstance(result, str) and (_SWEEP.fullmatch(written) or _FUNCTION.fullmatch(written)):
+        raise ConfigError(key, f"'{written}' is a sweep of Hydra: several trainings; write one value")
     if "@" in key or "/" in key or "." not in key:
         parsed.groups[key] = result
         return
@@ -89,7 +93,10 @@ def value(text: str, key: str = "") -> Any:
         ConfigError: a bracket or a quote has no end.
     """
     reader = _Values(text, key)
-    result = reader.element("")
+    try:
+        result = reader.element("")
+    except RecursionError:
+        raise ConfigError(key, "has too many brackets within each other") from None
     if reader.at < len(text):
         return _scalar(text)
     return result
@@ -193,6 +200,8 @@ def from_yaml(content: str, file: str) -> dict[str, Any]:
     """
     try:
         values = yaml.safe_load(content)
+    except RecursionError:
+        raise ConfigError("", f"{file}: has too many brackets within each other") from None
     except yaml.YAMLError as error:
         raise ConfigError("", f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(values, dict):

@@ -256,6 +256,7 @@ def _reference(conversion: Conversion, engine: str) -> None:
 
 def _own_strategy(conversion: Conversion, engine: str) -> None:
     section = {"fsdp": "ref.fsdp_config", "megatron": "ref.megatron"}[engine]
+    group = conversion.given.get("ref.fsdp_config.fsdp_size") is not None
     by_policy, offload = (
         is_true(conversion.effective(f"{section}.{name}")) or None for name in ("offload_policy", "param_offload")
     )
@@ -268,6 +269,8 @@ def _own_strategy(conversion: Conversion, engine: str) -> None:
     for name in ("param_offload", "offload_policy"):
         actor[name] = is_true(conversion.values.get(f"actor.strategy.{name}")) or None
     own = dict(actor, param_offload=None if by_policy else offload, offload_policy=by_policy)
+    if group and engine == "fsdp":
+        own["fsdp_size"] = written.get("ref.strategy.fsdp_size")
     own |= {name: written[key] for name in given if (key := f"ref.strategy.{name}") in written and name in own}
     if own.get("tensor_model_parallel_size") in (1, None):
         own.pop("sequence_parallel", None)
