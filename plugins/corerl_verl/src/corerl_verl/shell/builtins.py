@@ -21,11 +21,16 @@ def builtin(words: Sequence[str], variables: Variables, read: str | None = None)
             return _read(options, read, variables)
         case ["set", *options]:
             given = options.index("--") + 1 if "--" in options else 0
+            own = options[: given or None]
+            variables.exports_all |= "allexport" in own or any(re.fullmatch("-[a-z]*a[a-z]*", each) for each in own)
             if given or (options and options[0][0] not in "-+"):
                 variables.arguments[:] = options[given:]
         case ["unset", *names]:
             for name in names:
-                variables.remove(name)
+                if variables.get(name) is None or "-f" in names:
+                    variables.functions.pop(name, None)
+                if "-f" not in names:
+                    variables.remove(name)
         case ["printf", "-v", name, form, *values]:
             variables.assign(f"{name}={shlex.quote(formatted(form, values))}")
         case ["shift", *rest]:
@@ -98,5 +103,7 @@ def declare(raw: Sequence[str], variables: Variables, scopes: Sequence[dict[str,
         if associative:
             variables.associative.add(name)
             variables.arrays.setdefault(name, {})
+        if raw[0] == "export" or any(re.fullmatch(r"-\w*x\w*", each) for each in raw[1:]):
+            variables.exported.add(name)
         if match:
             variables.assign(word)

@@ -15,6 +15,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*|[@*#?$!0-9-]")
 _ARGUMENTS = re.compile(r"\$@|\$\{(@|\w+\[@\])[^}]*\}")
 _BRACED = re.compile(r"(#?)(!?)([A-Za-z_]\w*|[@*#?]|\d+)(\[[^]]*\])?(.*)", re.DOTALL)
 _ENTRY = re.compile(r"\[([^]]+)\]=(.*)", re.DOTALL)
+_QUOTED = re.compile(r""":?[-=+]("[^"]*"|'[^']*')""")
+"""a default that is one word"""
 _SPACES = re.compile(r"[ \t\n]+")
 _SPACES_OUTSIDE = re.compile(r"[ \t\n]+(?![^()]*\))")
 """that are not in the brackets of a command whose output is not known"""
@@ -28,6 +30,7 @@ class Variables:
     Attributes:
         scalars, arrays: by name; the entries of an array by their keys.
         associative: names of arrays whose keys are texts.
+        exported: names that a shell within the script has, too; ``exports_all``: all.
         functions: their commands by name.
         environment: of the process; used for names that the script does not set.
         arguments: ``$1``, …
@@ -41,6 +44,8 @@ class Variables:
     associative: set[str] = field(default_factory=set)
     functions: dict[str, list[Token]] = field(default_factory=dict)
     unset: set[str] = field(default_factory=set)
+    exported: set[str] = field(default_factory=set)
+    exports_all: bool = False
 
     def get(self, name: str) -> str | None:
         """The value of a scalar, of the first entry of an array, or of an argument."""
@@ -144,11 +149,14 @@ class Variables:
     def for_one_command(self, assignments: Sequence[str]) -> Iterator[None]:
         """Carry out the assignments before a command, and take them back after it."""
         before = self.copy() if assignments else self
+        names = [re.split(r"\W", word, maxsplit=1)[0] for word in assignments]
         for word in assignments:
             self.assign(word)
+        self.exported |= {*names}
         yield
-        for word in assignments:
-            self.restore(re.split(r"\W", word, maxsplit=1)[0], before)
+        for name in names:
+            self.restore(name, before)
+        self.exported &= before.exported | (self.exported - {*names})
 
     def joined(self, entries: Sequence[str]) -> str:
         """``"${NAME[*]}"``: by the first character of IFS."""
@@ -171,7 +179,13 @@ class Variables:
         """Those of a subshell; what it finds unset is known here."""
         arrays = {name: dict(own) for name, own in self.arrays.items()}
         own = self.environment, [*self.arguments], dict(self.scalars), arrays, set(self.associative)
-        return Variables(*own, dict(self.functions), self.unset)
+        return Variables(*own, dict(self.functions), self.unset, set(self.exported), self.exports_all)
+
+    def child(self, arguments: list[str]) -> "Variables":
+        """Those of a shell that the script starts."""
+        seen = self.exports_all
+        scalars = {name: value for name, value in self.scalars.items() if seen or name in self.exported}
+        return Variables(self.environment, arguments, scalars, unset=self.unset, exported=set(self.exported))
 
 
 def text(raw: str, variables: Variables) -> str:
@@ -324,7 +338,8 @@ class _Expansion:
         if size:
             self._add(str(len(value or "")), quoted)
         else:
-            self._add(self._modified(name, value, rest), quoted)
+            whole = bool(_QUOTED.fullmatch(rest)) and (not value or "+" in rest[:2])
+            self._add(self._modified(name, value, rest), quoted or whole)
 
     def _modified(self, name: str, value: str | None, rest: str) -> str:
         if not rest:

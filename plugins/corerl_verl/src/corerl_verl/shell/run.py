@@ -10,7 +10,7 @@ from corerl_verl.shell.conditions import condition
 from corerl_verl.shell.expansion import ASSIGNMENT, Variables, arithmetic, expand, text
 from corerl_verl.shell.printed import printed
 from corerl_verl.shell.script import Script
-from corerl_verl.shell.streams import assigned, commands, copied, fields, given, written
+from corerl_verl.shell.streams import assigned, beside, commands, copied, fields, given, written
 from corerl_verl.shell.tokens import Token, mended, tokens
 
 _SEPARATORS = ("\n", ";", "&")
@@ -347,9 +347,11 @@ class _Runner:
                 return condition([f"'{word}'" if word else "''" for word in test], variables)
             case ["eval", *rest]:
                 return self._inner(" ".join(rest))
-            case ["source" | ".", file, *_]:
-                path = self.state.folder / file if self.state.folder else None
-                return self._inner(path.read_text()) if path is not None and path.is_file() else True
+            case ["source" | ".", file, *rest]:
+                before, variables.arguments = variables.arguments, rest or variables.arguments
+                status = self._inner(beside(file, self.state) or "")
+                variables.arguments = before if rest else variables.arguments
+                return status
             case ["exit" | "return" | "break" | "continue" as jump, *rest]:
                 self.state.jump = jump
                 self.state.levels = int(rest[0]) if rest and rest[0].isdigit() else 1
@@ -370,16 +372,15 @@ class _Runner:
     def _shell(self, script: str, arguments: list[str]) -> bool:
         """``bash -c script name arguments``."""
         state, before, jump = self.state, self.state.variables, self.state.jump
-        state.variables = before.copy()
-        state.variables.arguments = arguments
+        state.variables = before.child(arguments)
         self._inner(script)
         state.variables, state.jump = before, jump
         return True
 
     def _function_call(self, words: list[str]) -> bool:
         state, variables = self.state, self.state.variables
-        before, variables.arguments = variables.arguments, words[1:]
         state.scopes.append({})
+        before, variables.arguments = variables.arguments, words[1:]
         self._within(variables.functions[words[0]])
         for name, own in state.scopes.pop().items():
             variables.restore(name, own)

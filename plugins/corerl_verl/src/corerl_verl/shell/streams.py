@@ -81,8 +81,7 @@ def written(words: Sequence[str], read: str | None, file: str | None, state: Scr
 def commands(words: Sequence[str], read: str | None, state: Script) -> tuple[str, list[str]] | None:
     """The script that a command runs, and the script's arguments; None: it runs no shell script known here.
 
-    It is the command's input, or a file that the script has written, or one beside it, for a shell, ``source`` or a
-    scheduler.
+    It is the command's input, or a file that the script has written, or one beside it, for a shell or a scheduler.
     """
     shell = next((at for at, word in enumerate(words) if _SHELL.fullmatch(basename(word))), None)
     submits = words[0] in _SUBMITS
@@ -95,17 +94,17 @@ def commands(words: Sequence[str], read: str | None, state: Script) -> tuple[str
             return read, []
     first = 0 if shell is None and not submits else 1 + (shell or 0)
     for at in range(first, len(words) if first else 1):
-        content = state.files.get(normpath(words[at])) or (_beside(words[at], state) if first else None)
+        content = beside(words[at], state) if first or normpath(words[at]) in state.files else None
         if content is not None and _STARTS.search(content):
             return content, list(words[at + 1 :])
     return None
 
 
-def _beside(name: str, state: Script) -> str | None:
-    """The text of a shell script in the script's folder."""
+def beside(name: str, state: Script) -> str | None:
+    """The text of a file that the script has written, or of one in the script's folder."""
     file: Path | None = state.folder / name if state.folder else None
-    if file is None or file.suffix not in (".sh", ".bash", ".slurm", ".sbatch") or not file.is_file():
-        return None
+    if (content := state.files.get(normpath(name))) is not None or file is None or not file.is_file():
+        return content
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError):
