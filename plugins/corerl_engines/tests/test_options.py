@@ -47,7 +47,7 @@ def test_an_argument_that_is_set_elsewhere_is_refused_with_the_place(name: str, 
 
 
 def test_a_flag_of_a_command_line_is_refused_with_its_argument() -> None:
-    with pytest.raises(ConfigError, match="engine_args.max-num-seqs: is a flag of a command line: write max_num_seqs"):
+    with pytest.raises(ConfigError, match="max-num-seqs: is a flag of a command line: write max_num_seqs"):
         check_engine_args(Typed(engine_args={"max-num-seqs": 7}))
 
 

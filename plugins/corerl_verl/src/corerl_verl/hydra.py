@@ -13,6 +13,8 @@ from corerl_verl.shell.tokens import end_of
 _OVERRIDE = re.compile(r"(~|\+\+|\+)?([\w$][\w$.@/*:-]*)(=(.*))?", re.DOTALL)
 _OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "path", "-cp": "path", "--config-dir": "path"}
 _ALONE = ("--multirun", "-m", "--info", "--cfg", "-c", "--resolve", "--run", "-r", "--hydra-help")
+_LONGEST = 400
+"""characters of a number"""
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _SWEEP = re.compile(r"""[^\[{"'$\\]*[^\[{"'$\\(],[^"'$]*""")
 _FUNCTION = re.compile(r"(choice|range|interval|glob)\(.*\)")
@@ -183,10 +185,14 @@ class _Values:
         raise ConfigError(self.key, f"'{self.text}' has an open quote or bracket")
 
 
+def _is_number(text: str) -> bool:
+    return len(text) <= _LONGEST and _NUMBER.fullmatch(text) is not None
+
+
 def _scalar(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    if _NUMBER.fullmatch(text):
+    if _is_number(text):
         plain = text.replace("_", "")
         return int(plain) if re.fullmatch(r"[-+]?\d+", plain) else float(plain)
     return text.replace("\\,", ",").replace("\\=", "=")
@@ -202,7 +208,7 @@ def from_yaml(content: str, file: str) -> dict[str, Any]:
         values = yaml.safe_load(content)
     except RecursionError:
         raise ConfigError("", f"{file}: has too many brackets within each other") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number with thousands of digits
         raise ConfigError("", f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(values, dict):
         raise ConfigError("", f"{file}: must be a mapping of sections such as 'data:'")
@@ -212,7 +218,7 @@ def from_yaml(content: str, file: str) -> dict[str, Any]:
 def flat(values: Any, path: str = "") -> dict[str, Any]:
     """Dotted key -> leaf; an empty mapping is a leaf."""
     if not isinstance(values, dict) or not values:
-        return {path: _scalar(values) if isinstance(values, str) and _NUMBER.fullmatch(values) else values}
+        return {path: _scalar(values) if isinstance(values, str) and _is_number(values) else values}
     return {
         key: leaf
         for name, value in values.items()

@@ -153,6 +153,6 @@ def _without_idle(result: Converted, arguments: hydra.Arguments, source: Source)
 def _own_config(arguments: hydra.Arguments, folder: Path) -> Path | None:
     for place in (folder / (arguments.path or "config"), folder, Path(arguments.path or "config")):
         file = place / f"{arguments.name}.yaml"
-        if file.is_file():
+        if len(file.name) < 256 and "\0" not in str(file) and file.is_file():
             return file
     return None

@@ -1,7 +1,6 @@
 """Commands of bash that change variables."""
 
 import re
-import shlex
 from collections.abc import Sequence
 
 from corerl_verl.shell.expansion import ASSIGNMENT, Variables, arithmetic
@@ -32,7 +31,7 @@ def builtin(words: Sequence[str], variables: Variables, read: str | None = None)
                 if "-f" not in names:
                     variables.remove(name)
         case ["printf", "-v", name, form, *values]:
-            variables.assign(f"{name}={shlex.quote(formatted(form, values))}")
+            variables.put(name, formatted(form, values))
         case ["shift", *rest]:
             del variables.arguments[: int(rest[0]) if rest and rest[0].isdigit() else 1]
         case ["let", *expressions]:
@@ -77,9 +76,9 @@ def _read(options: Sequence[str], read: str | None, variables: Variables) -> boo
     words = line.strip(separators if separators.isspace() else "")
     for name in names[:-1]:
         found = re.split(f"[{re.escape(separators)}]", words, maxsplit=1)
-        variables.assign(f"{name}={shlex.quote(found[0])}")
+        variables.put(name, found[0])
         words = found[1].lstrip(" \t\n") if len(found) > 1 else ""
-    variables.assign(f"{names[-1]}={shlex.quote(words)}")
+    variables.put(names[-1], words)
     return not whole
 
 
@@ -103,6 +102,8 @@ def declare(raw: Sequence[str], variables: Variables, scopes: Sequence[dict[str,
         if associative:
             variables.associative.add(name)
             variables.arrays.setdefault(name, {})
+        if any(re.fullmatch(r"-\w*i\w*", each) for each in raw[1:]):
+            variables.integers.add(name)
         if raw[0] == "export" or any(re.fullmatch(r"-\w*x\w*", each) for each in raw[1:]):
             variables.exported.add(name)
         if match:

@@ -1,14 +1,16 @@
 """Expansion of shell words: variables, arrays, defaults, arithmetic, quotes."""
 
-import fnmatch
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from corerl_verl.shell.arithmetic import NoNumberError, evaluate
 from corerl_verl.shell.braces import braced
-from corerl_verl.shell.tokens import Token, end_of, tokens
+from corerl_verl.shell.modifiers import modified, portion
+from corerl_verl.shell.printed import escaped
+from corerl_verl.shell.tokens import Token, end_of, end_of_quote, tokens
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[@*#?$!0-9-]")
@@ -20,7 +22,6 @@ _QUOTED = re.compile(r""":?[-=+]("[^"]*"|'[^']*')""")
 _SPACES = re.compile(r"[ \t\n]+")
 _SPACES_OUTSIDE = re.compile(r"[ \t\n]+(?![^()]*\))")
 """that are not in the brackets of a command whose output is not known"""
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Variables:
     Attributes:
         scalars, arrays: by name; the entries of an array by their keys.
         associative: names of arrays whose keys are texts.
+        integers: names whose values are arithmetic.
         exported: names that a shell within the script has, too; ``exports_all``: all.
         functions: their commands by name.
         environment: of the process; used for names that the script does not set.
@@ -44,6 +46,7 @@ class Variables:
     associative: set[str] = field(default_factory=set)
     functions: dict[str, list[Token]] = field(default_factory=dict)
     unset: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
     exported: set[str] = field(default_factory=set)
     exports_all: bool = False
 
@@ -89,12 +92,20 @@ class Variables:
             self._fill(name, raw[1:-1], bool(adds))
             return
         value = text(raw, self)
+        if name in self.integers and not has_index:
+            number = arithmetic(f"{self.get(name) or 0} + ({value})" if adds else value or "0", self)
+            value, adds = value if number is None else str(number), "" if number is not None else adds
         if not has_index and name not in self.arrays:
             self.scalars[name] = (self.get(name) or "" if adds else "") + value
             return
         key = self._key(name, index) if has_index else "0"
         own = self._array(name)
         own[key] = (own.get(key, "") if adds else "") + value
+
+    def put(self, name: str, value: str) -> None:
+        """Give a scalar, or an entry of an array, a text; a name that bash refuses gets none."""
+        if re.fullmatch(r"[A-Za-z_]\w*(\[[^]]*\])?", name):
+            self.assign(f"{name}={shlex.quote(value)}")
 
     def _array(self, name: str) -> dict[str, str]:
         """That of a name; a scalar becomes its first entry."""
@@ -179,7 +190,8 @@ class Variables:
         """Those of a subshell; what it finds unset is known here."""
         arrays = {name: dict(own) for name, own in self.arrays.items()}
         own = self.environment, [*self.arguments], dict(self.scalars), arrays, set(self.associative)
-        return Variables(*own, dict(self.functions), self.unset, set(self.exported), self.exports_all)
+        kinds = set(self.integers), set(self.exported), self.exports_all
+        return Variables(*own, dict(self.functions), self.unset, *kinds)
 
     def child(self, arguments: list[str]) -> "Variables":
         """Those of a shell that the script starts."""
@@ -260,9 +272,9 @@ class _Expansion:
                 self._add(self._command(raw[at + 1 : end - 1]), quoted)
                 at = end
             elif raw.startswith(("$'", '$"'), at) and not quoted:
-                end = end_of(raw, at + 1)
+                end = end_of_quote(raw, at + 1)
                 if raw[at + 1] == "'":
-                    self._literal(re.sub(r"\\(.)", lambda each: _ESCAPES.get(each[1], each[1]), raw[at + 2 : end - 1]))
+                    self._literal(escaped(raw[at + 2 : end - 1]))
                     at = end
                 else:
                     at += 1
@@ -328,7 +340,7 @@ class _Expansion:
             if size:
                 self._add(str(len(entries)), quoted)
                 return
-            entries = _part(entries, rest, name, self.variables)
+            entries = self._entries(entries, rest, name in ("@", "*"))
             joins = quoted and "*" in (name, (index or "")[1:2])
             self._list([self.variables.joined(entries)] if joins else entries, quoted)
             return
@@ -341,6 +353,13 @@ class _Expansion:
             whole = bool(_QUOTED.fullmatch(rest)) and (not value or "+" in rest[:2])
             self._add(self._modified(name, value, rest), quoted or whole)
 
+    def _entries(self, entries: list[str], rest: str, are_arguments: bool) -> list[str]:
+        """With what follows ``[@]``; a part of the arguments counts from 1."""
+        if not rest or rest[:2] in (":-", ":=", ":?", ":+") or rest[0] in "-=?+":
+            return entries
+        found = portion(["", *entries] if are_arguments else entries, rest, lambda raw: arithmetic(raw, self.variables))
+        return [self._changed(each, rest) for each in entries] if found is None else found
+
     def _modified(self, name: str, value: str | None, rest: str) -> str:
         if not rest:
             return self._value(name) if value is None else value
@@ -348,17 +367,13 @@ class _Expansion:
             width = 2 if rest[0] == ":" else 1
             missing = value is None or (width == 2 and not value)
             return self._default(name, value or "", missing, rest[width - 1], rest[width:])
-        value = value or ""
-        if rest[0] in "#%":
-            return _trimmed(value, rest, self.variables)
-        if rest[0] == "/":
-            old, _, new = rest.lstrip("/").partition("/")
-            return value.replace(text(old, self.variables), text(new, self.variables), -1 if rest[1:2] == "/" else 1)
-        if rest[0] == ":":
-            start, _, length = rest[1:].partition(":")
-            begin = arithmetic(start, self.variables) or 0
-            return value[begin:][: arithmetic(length, self.variables) if length else None]
-        return value.upper() if rest[0] == "^" else value.lower() if rest[0] == "," else value
+        if value is None:
+            return self._value(name)
+        return self._changed(value, rest)
+
+    def _changed(self, value: str, rest: str) -> str:
+        variables = self.variables
+        return modified(value, rest, lambda raw: text(raw, variables), lambda raw: arithmetic(raw, variables))
 
     def _default(self, name: str, value: str, missing: bool, kind: str, word: str) -> str:
         if kind == "+":
@@ -377,30 +392,6 @@ class _Expansion:
         from corerl_verl.shell.run import output
 
         return output(command, self.variables)
-
-
-def _part(entries: list[str], rest: str, name: str, variables: Variables) -> list[str]:
-    """``${NAME[@]:offset:length}``; ``${@:2}`` counts from 1."""
-    if not re.match(r":[ \d$(]", rest):
-        return entries
-    start, _, length = rest[1:].partition(":")
-    begin = max(0, (arithmetic(start, variables) or 0) - (name in ("@", "*")))
-    return entries[begin:][: arithmetic(length, variables) if length else None]
-
-
-def _trimmed(value: str, rest: str, variables: Variables) -> str:
-    longest = rest[:2] in ("##", "%%")
-    pattern = text(rest[1 + longest :], variables)
-    ends = range(len(value) + 1)
-    if rest[0] == "#":
-        for end in reversed(ends) if longest else ends:
-            if fnmatch.fnmatchcase(value[:end], pattern):
-                return value[end:]
-    else:
-        for start in ends if longest else reversed(ends):
-            if fnmatch.fnmatchcase(value[start:], pattern):
-                return value[:start]
-    return value
 
 
 def arithmetic(expression: str, variables: Variables) -> int | None:

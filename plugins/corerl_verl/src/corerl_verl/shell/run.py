@@ -1,7 +1,6 @@
 """The commands that a shell script would start, with their expanded words; no program is started."""
 
 import re
-import shlex
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -234,7 +233,7 @@ class _Runner:
         for entry in (self.state.variables.arguments[:] if entries is None else entries) if self.runs else []:
             if entry.startswith("$(") or not self._again():
                 break
-            self.state.variables.assign(f"{name}={shlex.quote(entry)}")
+            self.state.variables.put(name, entry)
             if self._left(start):
                 break
         self.at = end
@@ -355,7 +354,8 @@ class _Runner:
             case ["exit" | "return" | "break" | "continue" as jump, *rest]:
                 self.state.jump = jump
                 self.state.levels = int(rest[0]) if rest and rest[0].isdigit() else 1
-                return jump != "exit" and rest[:1] in ([], ["0"])
+                self.state.returned = rest[:1] in ([], ["0"])
+                return jump != "exit" and self.state.returned
             case ["false"]:
                 return False
         if (status := builtin(words, variables, read)) is not None:
@@ -385,9 +385,10 @@ class _Runner:
         for name, own in state.scopes.pop().items():
             variables.restore(name, own)
         variables.arguments = before
+        status = state.jump != "return" or state.returned
         if state.jump == "return":
             state.jump = ""
-        return True
+        return status
 
     def _inner(self, script: str) -> bool:
         self.state.assigned |= assigned(script)

@@ -20,6 +20,7 @@ class Script:
         files: texts that the script writes, by name.
         assigned: names that any of its lines assigns.
         piped: the output of the last command before a pipe; None: not known.
+        returned: whether the last ``return`` had status 0.
         scopes: of the functions that run, the variables before their own, by name.
     """
 
@@ -35,4 +36,5 @@ class Script:
     files: dict[str, str] = field(default_factory=dict)
     assigned: set[str] = field(default_factory=set)
     piped: str | None = None
+    returned: bool = True
     scopes: list[dict[str, Variables]] = field(default_factory=list)

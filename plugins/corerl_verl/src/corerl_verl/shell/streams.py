@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from posixpath import basename, normpath
 
 from corerl_verl.shell.expansion import Variables, document, expand, text
@@ -12,7 +11,7 @@ _SHELL = re.compile(r"(bash|sh|zsh|dash|ksh)")
 _SUBMITS = ("sbatch", "qsub", "bsub")
 _STARTS = re.compile("main_|verl|async_main")
 _COPIES = ("cat", "tee")
-_ASSIGNED = re.compile(r"(\w+)(?:\[[^]\n]*\])?\+?=")
+_ASSIGNED = re.compile(r"\b(\w{1,99})(?:\[[^]\n]{0,99}\])?\+?=")
 _ARRAY = re.compile(r"(\"?)\$\{(\w+)\[[@*]\]\}\1")
 
 
@@ -102,10 +101,9 @@ def commands(words: Sequence[str], read: str | None, state: Script) -> tuple[str
 
 def beside(name: str, state: Script) -> str | None:
     """The text of a file that the script has written, or of one in the script's folder."""
-    file: Path | None = state.folder / name if state.folder else None
-    if (content := state.files.get(normpath(name))) is not None or file is None or not file.is_file():
+    if (content := state.files.get(normpath(name))) is not None or state.folder is None:
         return content
     try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError):
+        return (state.folder / name).read_text()
+    except (OSError, ValueError):  # none, a folder, no name of a file, no text
         return None

@@ -9,6 +9,8 @@ OPERATORS = ("&&", "||", ";;", "|&", "&", "|", ";", "(", ")", "\n")
 _REDIRECTION = re.compile(r"(\d*|&)(>>|>&|>\||>|<&|<<<|<<-|<<|<)(&?\d+|-)?")
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?$")
 _ARGUMENT = re.compile(r"""\s*(["']?\$[{@\w]|["']?[+~]*[\w.@/-]+=|--?\w)""")
+_ESCAPED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+_DOCUMENT = re.compile(r"<<-?[ \t]*([\"'\\]?)([A-Za-z_]\w*)\1")
 _PAIRS = {"(": ")", "{": "}"}
 INPUTS = ("<<=", '<<"', "<<<", "<<(")
 """a here-document as it is; one with expansions; a raw word; the output of commands"""
@@ -145,6 +147,8 @@ class _Lexer:
                 break
             elif character == "\\":
                 self.at += 2
+            elif self.text.startswith("$'", self.at):
+                self.at = end_of_quote(self.text, self.at + 1)
             elif character in "\"'`" or (character == "$" and self.text[self.at + 1 : self.at + 2] in ("(", "{")):
                 self.at = end_of(self.text, self.at + (character == "$"))
             else:
@@ -152,6 +156,12 @@ class _Lexer:
         if self.at == start:  # a lone < or >
             self.at += 1
         return self.text[start : self.at].replace("\\\n", "")
+
+
+def end_of_quote(text: str, start: int) -> int:
+    """The place after the quote of ``$'…'``, in which a backslash escapes, or of ``$"…"``."""
+    match = _ESCAPED.match(text, start) if text[start] == "'" else None
+    return match.end() if match else end_of(text, start)
 
 
 def end_of(text: str, start: int) -> int:
@@ -163,8 +173,20 @@ def end_of(text: str, start: int) -> int:
     opening = text[start]
     closing = _PAIRS.get(opening, opening)
     at, depth = start + 1, 1
+    delimiters: list[str] = []
     while at < len(text):
         character = text[at]
+        if opening == "(" and character == "<" and (match := _DOCUMENT.match(text, at)):
+            delimiters.append(match[2])
+            at = match.end()
+            continue
+        if character == "\n" and delimiters:
+            end = re.compile(rf"^\t*{delimiters.pop(0)}$", re.MULTILINE).search(text, at + 1)
+            at = end.end() if end else at + 1
+            continue
+        if opening in _PAIRS and text.startswith("$'", at):
+            at = end_of_quote(text, at + 1)
+            continue
         if character == "\\" and opening != "'":
             at += 2
             continue
