@@ -153,6 +153,10 @@ def _without_idle(result: Converted, arguments: hydra.Arguments, source: Source)
 def _own_config(arguments: hydra.Arguments, folder: Path) -> Path | None:
     for place in (folder / (arguments.path or "config"), folder, Path(arguments.path or "config")):
         file = place / f"{arguments.name}.yaml"
-        if len(file.name) < 256 and "\0" not in str(file) and file.is_file():
+        try:
+            found = file.is_file()
+        except (OSError, ValueError):  # no name of a file
+            found = False
+        if found:
             return file
     return None

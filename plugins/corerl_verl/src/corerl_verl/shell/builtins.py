@@ -33,13 +33,18 @@ def builtin(words: Sequence[str], variables: Variables, read: str | None = None)
         case ["printf", "-v", name, form, *values]:
             variables.put(name, formatted(form, values))
         case ["shift", *rest]:
-            del variables.arguments[: int(rest[0]) if rest and rest[0].isdigit() else 1]
+            del variables.arguments[: count(rest)]
         case ["let", *expressions]:
             numbers = [arithmetic(each, variables) for each in expressions]
             return bool(numbers and numbers[-1])
         case _:
             return None
     return True
+
+
+def count(words: Sequence[str]) -> int:
+    """The number that may follow ``shift``, ``break`` and ``continue``."""
+    return int(words[0]) if words and re.fullmatch("[0-9]{1,9}", words[0]) else 1
 
 
 def _lines(options: Sequence[str], read: str | None, variables: Variables) -> None:

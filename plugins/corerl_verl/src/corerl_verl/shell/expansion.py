@@ -52,7 +52,7 @@ class Variables:
 
     def get(self, name: str) -> str | None:
         """The value of a scalar, of the first entry of an array, or of an argument."""
-        if name.isdigit():
+        if re.fullmatch("[0-9]{1,9}", name):
             return "run.sh" if name == "0" else next(iter(self.arguments[int(name) - 1 : int(name)]), None)
         if name == "#":
             return str(len(self.arguments))

@@ -4,7 +4,7 @@ import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from corerl_verl.shell.builtins import builtin, declare
+from corerl_verl.shell.builtins import builtin, count, declare
 from corerl_verl.shell.conditions import condition
 from corerl_verl.shell.expansion import ASSIGNMENT, Variables, arithmetic, expand, text
 from corerl_verl.shell.printed import printed
@@ -348,12 +348,12 @@ class _Runner:
                 return self._inner(" ".join(rest))
             case ["source" | ".", file, *rest]:
                 before, variables.arguments = variables.arguments, rest or variables.arguments
-                status = self._inner(beside(file, self.state) or "")
+                self._inner(beside(file, self.state) or "")
                 variables.arguments = before if rest else variables.arguments
-                return status
+                return True
             case ["exit" | "return" | "break" | "continue" as jump, *rest]:
                 self.state.jump = jump
-                self.state.levels = int(rest[0]) if rest and rest[0].isdigit() else 1
+                self.state.levels = count(rest)
                 self.state.returned = rest[:1] in ([], ["0"])
                 return jump != "exit" and self.state.returned
             case ["false"]:

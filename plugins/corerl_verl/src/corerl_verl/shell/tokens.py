@@ -181,8 +181,8 @@ def end_of(text: str, start: int) -> int:
             at = match.end()
             continue
         if character == "\n" and delimiters:
-            end = re.compile(rf"^\t*{delimiters.pop(0)}$", re.MULTILINE).search(text, at + 1)
-            at = end.end() if end else at + 1
+            last = re.compile(rf"^\t*{delimiters.pop(0)}$", re.MULTILINE).search(text, at + 1)
+            at = last.end() if last else at + 1
             continue
         if opening in _PAIRS and text.startswith("$'", at):
             at = end_of_quote(text, at + 1)
