@@ -229,3 +229,53 @@ def test_the_parallel_sizes_of_an_engine(
     sizes = own.tensor_model_parallel_size, own.pipeline_model_parallel_size, own.data_parallel_size
     assert sizes == divided and own.options.get("engine_args", {}) == engine_args
     assert [each for each in remarks if "parallel_size" in each and each.startswith(says)] if says else not remarks
+
+
+def test_0_and_1_of_a_truth_value_are_false_and_true() -> None:
+    config, _ = convert("actor_rollout_ref.actor.use_kl_loss=1", "actor_rollout_ref.ref.fsdp_config.param_offload=1")
+    assert config.actor.use_kl_loss is True and config.ref.strategy == {"name": "fsdp", "param_offload": True}
+    assert convert("actor_rollout_ref.actor.use_kl_loss=0")[0].actor.use_kl_loss is False
+
+
+def test_a_section_that_is_no_mapping_and_a_choice_of_a_group_are_named() -> None:
+    _, remarks = convert("actor_rollout_ref.actor.optim=null", "actor_rollout_ref.actor.fsdp_config=5")
+    assert "is a section of verl and takes a mapping" in remarks[0]
+    for choice in ("actor=foo", "+experiment=foo", "algorithm=grpo"):
+        _, remarks = convert(choice)
+        assert remarks == [f"{choice.lstrip('+')}: a group of the user's own: its values are not known here"]
+
+
+@pytest.mark.parametrize("first", ["model_engine=megatron", "--config-name=ppo_megatron_trainer"])
+def test_a_strategy_that_contradicts_the_commands_engine_is_named(first: str) -> None:
+    config, remarks = convert(first, "actor_rollout_ref.actor.strategy=fsdp2")
+    assert config.actor.strategy == "fsdp"
+    assert any(each.startswith("actor.strategy=fsdp2: contradicts") for each in remarks)
+
+
+def test_the_reference_has_a_shard_group_of_its_own() -> None:
+    group = ["actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.fsdp_config.fsdp_size=2"]
+    config, _ = convert(*group, "actor_rollout_ref.ref.fsdp_config.fsdp_size=8", "trainer.n_gpus_per_node=8")
+    assert config.ref.strategy == "fsdp"
+    config, _ = convert(*group, "actor_rollout_ref.ref.fsdp_config.fsdp_size=4", "trainer.n_gpus_per_node=8")
+    assert config.ref.strategy == {"name": "fsdp", "fsdp_size": 4}
+    assert convert(*group)[0].ref.strategy is None
+
+
+def test_arguments_of_the_engine_itself() -> None:
+    key = "+actor_rollout_ref.rollout.engine_kwargs.vllm"
+    given = {"max-model-len": 4096, "quantization": "fp8", "data-parallel-size": 2, "async-scheduling": True}
+    config, remarks = convert(
+        "actor_rollout_ref.rollout.name=vllm", *(f"{key}.{name}={value}" for name, value in given.items())
+    )
+    own = {"max_model_len": 4096, "quantization": "fp8", "engine_args": {"async_scheduling": True}}
+    assert config.rollout.options == own
+    assert len(remarks) == 1 and "data-parallel-size=2: CoreRL sets this argument of the engine itself" in remarks[0]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_argument_of_an_engine_is_written_that_the_backend_refuses(engine: str) -> None:
+    options = pytest.importorskip(f"corerl_{engine}.options")
+    for name in options.OURS:
+        key = f"+actor_rollout_ref.rollout.engine_kwargs.{engine}.{name}=1"
+        config, remarks = convert(f"actor_rollout_ref.rollout.name={engine}", key)
+        assert "engine_args" not in config.rollout.options and any(name in each for each in remarks)
