@@ -121,7 +121,8 @@ def _of_library(conversion: Conversion, role: str) -> None:
             conversion.values[f"{role}.strategy.optimizer_offload"] = True
             conversion.remark(
                 shown(f"{key}.optimizer_offload_fraction", fraction),
-                "written as optimizer_offload: all of the state is on the CPU between steps, and the GPU steps",
+                "written as optimizer_offload: all of the state is on the CPU between steps, and on the GPU during a step; "
+                "megatron-core's HybridDeviceOptimizer is not used",
             )
     for name, value in found.items():
         if name in _OF_SPEED or value in (None, False):
