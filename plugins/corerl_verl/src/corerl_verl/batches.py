@@ -121,7 +121,7 @@ def _of_library(conversion: Conversion, role: str) -> None:
             conversion.values[f"{role}.strategy.optimizer_offload"] = True
             conversion.remark(
                 shown(f"{key}.optimizer_offload_fraction", fraction),
-                "written as optimizer_offload: all of the state is on the CPU between steps, and on the GPU during a step; "
+                "written as optimizer_offload: all of the state is on the CPU between steps and on the GPU during one; "
                 "megatron-core's HybridDeviceOptimizer is not used",
             )
     for name, value in found.items():
