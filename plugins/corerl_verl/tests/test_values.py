@@ -2,6 +2,8 @@
 
 import pytest
 
+from corerl_verl import hydra
+from corerl_verl.from_verl import convert as convert_parsed
 from corerl_verl.from_verl import from_verl
 from plugins.corerl_verl.tests.conversion import convert
 
@@ -182,7 +184,8 @@ def test_a_fraction_of_megatrons_optimizer_on_the_cpu_is_all_of_it_between_steps
     ("arguments", "optim", "words"),
     [
         (["actor_rollout_ref.actor.optim.optimizer=AdamW"], {}, ""),
-        (["actor_rollout_ref.actor.optim.optimizer=Muon"], {"optimizer": "muon"}, ""),
+        (["actor_rollout_ref.actor.optim.optimizer=Muon"], {"optimizer": "muon"}, "adjust_lr_fn=match_rms_adamw"),
+        (["actor_rollout_ref.actor.optim.lr_scheduler_type=polynomial"], {}, "polynomial: not converted: CoreRL has"),
         (["actor_rollout_ref.actor.optim.optimizer=AdamW8bit"], {"optimizer": "adamw_8bit"}, ""),
         (["actor_rollout_ref.actor.optim.optimizer=SGD"], {}, "written as adamw"),
         (
@@ -275,7 +278,36 @@ def test_arguments_of_the_engine_itself() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_no_argument_of_an_engine_is_written_that_the_backend_refuses(engine: str) -> None:
     options = pytest.importorskip(f"corerl_{engine}.options")
-    for name in options.OURS:
-        key = f"+actor_rollout_ref.rollout.engine_kwargs.{engine}.{name}=1"
-        config, remarks = convert(f"actor_rollout_ref.rollout.name={engine}", key)
-        assert "engine_args" not in config.rollout.options and any(name in each for each in remarks)
+    keys = [f"+actor_rollout_ref.rollout.engine_kwargs.{engine}.{name}=1" for name in options.OURS]
+    config, remarks = convert(f"actor_rollout_ref.rollout.name={engine}", *keys)
+    assert "engine_args" not in config.rollout.options
+    assert [name for name in options.OURS if not any(f".{name}=1" in each for each in remarks)] == []
+
+
+def test_the_schedule_of_verls_megatron_falls_linearly_by_default_in_verl_0_4() -> None:
+    given = ["model_engine=megatron", "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.actor.optim.lr=1e-5"]
+    low = "actor_rollout_ref.actor.optim.min_lr=1e-6"
+    values = {version: convert_parsed(hydra.parse([*given, low]), version=version).values for version in ("0.4", "0.9")}
+    assert values["0.4"]["actor"]["optim"]["lr_scheduler_type"] == "linear"
+    assert values["0.4"]["actor"]["optim"]["min_lr_ratio"] == pytest.approx(0.1)
+    assert values["0.9"]["actor"]["optim"] == {"lr": 1e-5}
+
+
+def test_defaults_that_are_written_give_the_reference_no_strategy_of_its_own() -> None:
+    model = "actor_rollout_ref"
+    given = [f"{model}.actor.use_kl_loss=True", f"{model}.ref.fsdp_config.param_offload=False"]
+    given += [f"{model}.ref.ulysses_sequence_parallel_size=1", f"{model}.ref.fsdp_config.reshard_after_forward=True"]
+    assert convert(*given)[0].ref.strategy is None
+    config, _ = convert(given[0], f"{model}.ref.fsdp_config.reshard_after_forward=False")
+    assert config.ref.strategy == {"name": "fsdp", "reshard_after_forward": False}
+
+
+def test_sections_of_megatrons_override_config_are_no_keys_of_the_critics_model() -> None:
+    key = "critic.model.override_config"
+    config, remarks = convert(
+        "algorithm.adv_estimator=gae",
+        f"{key}.moe_config.freeze_moe_router=True",
+        f"{key}.model_config.rope_theta=5",
+    )
+    assert config.critic.model == {"override_config": {"rope_theta": 5}}
+    assert any("moe_config={freeze_moe_router: True}: CoreRL freezes no routers" in each for each in remarks)

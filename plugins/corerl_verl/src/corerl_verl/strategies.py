@@ -274,9 +274,17 @@ def _own_strategy(conversion: Conversion, engine: str) -> None:
     own |= {name: written[key] for name in given if (key := f"ref.strategy.{name}") in written and name in own}
     if own.get("tensor_model_parallel_size") in (1, None):
         own.pop("sequence_parallel", None)
-    if any(own.get(name) != actor[name] for name in actor):
+    if any(_unlike(name, own.get(name), actor[name]) for name in actor):
         conversion.values["ref.strategy"] = engine
         conversion.values |= {f"ref.strategy.{name}": value for name, value in own.items() if value is not None}
+
+
+def _unlike(name: str, own: Any, other: Any) -> bool:
+    """Whether two values of an option differ; null is CoreRL's default."""
+    default = (
+        True if name == "reshard_after_forward" else 1 if name.endswith("_size") and name != "fsdp_size" else False
+    )
+    return bool((default if own is None else own) != (default if other is None else other))
 
 
 def _checkpointing(conversion: Conversion, engine: str) -> None:
