@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from corerl.errors import ConfigError
 from corerl_verl.shell.arithmetic import NoNumberError, evaluate
 from corerl_verl.shell.braces import braced
 from corerl_verl.shell.modifiers import modified, portion
@@ -19,6 +20,8 @@ _BRACED = re.compile(r"(#?)(!?)([A-Za-z_]\w*|[@*#?]|\d+)(\[[^]]*\])?(.*)", re.DO
 _ENTRY = re.compile(r"\[([^]]+)\]=(.*)", re.DOTALL)
 _QUOTED = re.compile(r""":?[-=+]("[^"]*"|'[^']*')""")
 """a default that is one word"""
+_LARGEST = 1_000_000
+_MOST_ENTRIES = 10_000
 _SPACES = re.compile(r"[ \t\n]+")
 _SPACES_OUTSIDE = re.compile(r"[ \t\n]+(?![^()]*\))")
 """that are not in the brackets of a command whose output is not known"""
@@ -95,6 +98,8 @@ class Variables:
         if name in self.integers and not has_index:
             number = arithmetic(f"{self.get(name) or 0} + ({value})" if adds else value or "0", self)
             value, adds = value if number is None else str(number), "" if number is not None else adds
+        if len(value) > _LARGEST:
+            raise ConfigError("", f"the script's variable {name} has more than {_LARGEST} characters")
         if not has_index and name not in self.arrays:
             self.scalars[name] = (self.get(name) or "" if adds else "") + value
             return
@@ -128,6 +133,8 @@ class Variables:
                 for each in expand(token.text, self):
                     own[str(place)] = each
                     place += 1
+            if len(own) > _MOST_ENTRIES:
+                raise ConfigError("", f"the script's array {name} has more than {_MOST_ENTRIES} entries")
         self.scalars.pop(name, None)
         self.arrays[name] = own
 
