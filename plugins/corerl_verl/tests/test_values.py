@@ -311,3 +311,29 @@ def test_sections_of_megatrons_override_config_are_no_keys_of_the_critics_model(
     )
     assert config.critic.model == {"override_config": {"rope_theta": 5}}
     assert any("moe_config={freeze_moe_router: True}: CoreRL freezes no routers" in each for each in remarks)
+
+
+def test_the_reference_has_the_actors_transformer_config_and_its_own() -> None:
+    key = "megatron.override_transformer_config"
+    given = ["model_engine=megatron", "actor_rollout_ref.actor.use_kl_loss=True"]
+    given += [f"+actor_rollout_ref.actor.{key}.moe_router_dtype=fp32"]
+    assert convert(*given)[0].ref.strategy is None
+    config, _ = convert(*given, "actor_rollout_ref.ref.megatron.tensor_model_parallel_size=2")
+    own = {"moe_router_dtype": "fp32"}
+    assert config.ref.strategy["override_transformer_config"] == own
+    config, _ = convert(*given, f"+actor_rollout_ref.ref.{key}.attention_softmax_in_fp32=True")
+    both = own | {"attention_softmax_in_fp32": True}
+    assert config.ref.strategy == {"name": "megatron", "override_transformer_config": both}
+
+
+def test_the_critic_has_the_actors_transformer_config_before_verl_0_6_unless_it_is_given_one() -> None:
+    key = "megatron.override_transformer_config"
+    given = ["model_engine=megatron", "algorithm.adv_estimator=gae"]
+    given += [
+        f"+actor_rollout_ref.actor.{key}.{each}" for each in ("moe_router_dtype=fp32", "recompute_granularity=full")
+    ]
+    config, _ = convert(*given)
+    assert config.critic.strategy == config.actor.strategy
+    assert convert(*given, "actor_rollout_ref.rollout.name=vllm")[0].critic.strategy == "megatron"
+    config, _ = convert(*given, f"+critic.{key}.moe_router_dtype=fp64")
+    assert config.critic.strategy["override_transformer_config"] == {"moe_router_dtype": "fp64"}

@@ -93,6 +93,7 @@ _FROZEN = {
     "megatron": (*(name for name in _MEGATRON_OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
 }
 """options of a model without updates, in addition to ``param_offload`` and ``offload_policy``"""
+_OVERRIDES = "{}.strategy.override_transformer_config."
 _OF_UPDATES = ("optimizer_offload", "grad_offload", "use_distributed_optimizer", "model_dtype")
 _REFERENCE = "CoreRL's reference has no such option"
 _REFERENCE_IS = "the reference is frozen, in model.dtype, and has the actor's options unless ref.strategy is written"
@@ -109,6 +110,7 @@ def strategies(conversion: Conversion) -> None:
     _options(conversion, "actor", engine, ("actor.fsdp_config", "actor"))
     if conversion.has_critic:
         conversion.values["critic.strategy"] = engine
+        _of_the_actor(conversion)
         _options(conversion, "critic", engine, ("critic.model.fsdp_config", "critic.fsdp", "critic"))
     else:
         estimator = conversion.effective("algorithm.adv_estimator")
@@ -124,6 +126,18 @@ def strategies(conversion: Conversion) -> None:
             conversion.values[f"{role}.strategy.activation_offload"] = True
         elif is_true(offloads):
             conversion.remark(f"{key}.enable_activation_offload=True", _NO_OPTION.format(engine), "missing")
+
+
+def _of_the_actor(conversion: Conversion) -> None:
+    """verl's critic has the actor's transformer config, unless the command gives it one."""
+    default = conversion.effective.default(key := "critic.megatron.override_transformer_config")
+    given = any(f"{each}.".startswith(f"{key}.") for each in conversion.given)
+    if given or "actor_rollout_ref.actor" not in str(default):
+        return
+    for each, value in list(conversion.values.items()):
+        name = each.removeprefix("actor.strategy.")
+        if name.partition(".")[0] in ("override_transformer_config", *_RECOMPUTE):
+            conversion.values[f"critic.strategy.{name}"] = value
 
 
 def _asked(conversion: Conversion, engine: str) -> None:
@@ -272,11 +286,20 @@ def _own_strategy(conversion: Conversion, engine: str) -> None:
     if group and engine == "fsdp":
         own["fsdp_size"] = written.get("ref.strategy.fsdp_size")
     own |= {name: written[key] for name in given if (key := f"ref.strategy.{name}") in written and name in own}
+    of_actor, of_reference = (_below(_OVERRIDES.format(role), conversion.values, written) for role in ("actor", "ref"))
+    actor |= of_actor
+    own |= of_actor | of_reference
     if own.get("tensor_model_parallel_size") in (1, None):
         own.pop("sequence_parallel", None)
-    if any(_unlike(name, own.get(name), actor[name]) for name in actor):
+    if any(_unlike(name, own.get(name), actor.get(name)) for name in actor | of_reference):
         conversion.values["ref.strategy"] = engine
         conversion.values |= {f"ref.strategy.{name}": value for name, value in own.items() if value is not None}
+
+
+def _below(prefix: str, *places: dict[str, Any]) -> dict[str, Any]:
+    """Option of a strategy -> value, of the keys with a prefix."""
+    keys = [(key, value) for place in places for key, value in place.items() if key.startswith(prefix)]
+    return {key.partition(".strategy.")[2]: value for key, value in keys}
 
 
 def _unlike(name: str, own: Any, other: Any) -> bool:
