@@ -23,13 +23,10 @@ from corerl.contracts.config import TrainConfig
 from corerl.errors import CoreRLError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import Parts, resolve_parts
-from corerl_engines.options import check_engine_args
-from corerl_sglang import backend as sglang
 from corerl_verl import hydra, launches
 from corerl_verl.from_verl import Converted
 from corerl_verl.sources import CONFIGS, SCRIPTS, Source, converted, read
 from corerl_verl.versions import defaults
-from corerl_vllm import backend as vllm
 from scripts.verl_meanings import MEANINGS, Values
 
 
@@ -115,20 +112,9 @@ def outcome(source: Source, name: str) -> Outcome:
         parts = resolve_parts(config, plugins.registries)
     except CoreRLError as error:
         return Outcome(name, "", (str(error),), lost, (), missing)
-    wrong = [*map(str, violations(config, parts, plugins)), *_of_engine(parts)]
-    wrong = [each for each in wrong if "is not installed" not in each]  # of this machine
+    found = map(str, violations(config, parts, plugins))
+    wrong = [each for each in found if "is not installed" not in each]  # of this machine
     return Outcome(name, "", tuple(wrong), lost, tuple(differences(source, result, config, parts)), missing)
-
-
-def _of_engine(parts: Parts) -> list[str]:
-    """Arguments of the engine that CoreRL refuses at the start."""
-    ours = {"vllm": vllm.OURS, "sglang": sglang.OURS}.get(parts.rollout_backend.entry.name)
-    try:
-        if ours is not None:
-            check_engine_args(parts.rollout_backend.options, ours)
-    except CoreRLError as error:
-        return [str(error)]
-    return []
 
 
 def main() -> None:

@@ -42,6 +42,9 @@ import pytest
 import torch
 import transformers.models.qwen2.modeling_qwen2
 from corerl.cli.main import run
+from corerl.plugins import load_plugins
+
+load_plugins((), ())
 
 for kind in sys.argv[1].split(","):
     child = os.fork()
@@ -83,6 +86,7 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind, given in itertools.product(MADE, ("data", "model")):
         (folder / f"my-{kind}" / given).symlink_to(folder / given)
     environment = {"PYTHONPATH": str(folder / "site"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a plugin's tests need none, and they take a second to import
     command = [sys.executable, "-c", TEST_CHECK_AND_TRAIN, ",".join(MADE)]
     subprocess.run(command, cwd=folder, env=os.environ | environment, check=True)
     return folder

@@ -11,6 +11,10 @@ from corerl_check.size import ModelSize
 from corerl_engines.options import EngineOptions, check_engine_args
 
 
+class Typed(EngineOptions):
+    ours = ("dtype",)
+
+
 def test_every_option_says_what_it_is_for() -> None:
     assert all(field.metadata["help"] for field in dataclasses.fields(EngineOptions))
 
@@ -32,12 +36,19 @@ def test_a_number_below_one_is_refused(name: str) -> None:
         ("tensor_parallel_size", "rollout.tensor_model_parallel_size"),
         ("bucket_mb", "rollout.options.bucket_mb"),
         ("dtype", "the backend"),
+        ("data-parallel-size", "rollout.data_parallel_size"),
+        ("--max-model-len", "rollout.options.max_model_len"),
     ],
 )
 def test_an_argument_that_is_set_elsewhere_is_refused_with_the_place(name: str, where: str) -> None:
-    check_engine_args(EngineOptions(engine_args={"max_num_seqs": 7}), ["dtype"])
+    check_engine_args(Typed(engine_args={"max_num_seqs": 7}))
     with pytest.raises(ConfigError, match=rf"engine_args\.{name}: is set by {re.escape(where)} already"):
-        check_engine_args(EngineOptions(engine_args={"max_num_seqs": 7, name: 2}), ["dtype"])
+        check_engine_args(Typed(engine_args={"max_num_seqs": 7, name: 2}))
+
+
+def test_a_flag_of_a_command_line_is_refused_with_its_argument() -> None:
+    with pytest.raises(ConfigError, match="max-num-seqs: is a flag of a command line: write max_num_seqs"):
+        check_engine_args(Typed(engine_args={"max-num-seqs": 7}))
 
 
 def test_the_cache_of_a_device_has_what_the_share_leaves_beside_weights_and_overhead() -> None:

@@ -13,7 +13,7 @@ from corerl_verl.sources import Source, converted, read
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = Path(__file__).parent / "commands"
-FILES = sorted(COMMANDS.glob("*.sh"))
+FILES = sorted(COMMANDS.iterdir())
 ENVIRONMENT = {"HOME": "/home/u", "PWD": "/work"}
 
 
@@ -39,8 +39,8 @@ def test_it_builds_passes_the_check_loses_no_key_and_changes_nothing_without_a_r
         assert (each.error, each.wrong, each.lost, each.silent) == ("", (), (), ())
 
 
-def test_there_are_twenty() -> None:
-    assert len(FILES) == 20
+def test_there_are_forty() -> None:
+    assert len(FILES) == 40
 
 
 @pytest.mark.parametrize(
@@ -170,3 +170,47 @@ def test_the_version_of_verl_is_guessed_or_given() -> None:
     assert converted(source("two_runs")).version == "0.5"  # without rollout.name, which is required since 0.6
     assert converted(source("gspo")).version == "0.9"
     assert converted(source("two_runs"), "0.3").values["actor"]["entropy_coeff"] == 0.001
+
+
+def test_a_training_in_a_document_has_the_variables_of_its_shells() -> None:
+    values, _ = config("slurm_document")
+    assert (values["model"]["path"], values["actor"]["optim"]["lr"]) == ("/models/Qwen2.5-7B", 2e-6)
+    values, _ = config("written_script")
+    assert (values["rollout"]["n"], values["actor"]["optim"]["lr"]) == (16, 1e-6)
+    values, _ = config("document_of_a_file")
+    assert values["algorithm"]["adv_estimator"] == "grpo"
+    values, _ = config("read_arrays")
+    assert (values["rollout"]["n"], values["trainer"]["save_freq"], values["trainer"]["total_epochs"]) == (6, 7, 3)
+    values, remarks = config("seeds_in_braces", 2)
+    assert values["data"]["train_files"] == [f"/data/shard_{number}.parquet" for number in (1, 2, 3)]
+    assert values["data"]["seed"] == 2 and "training 2 of 2" in remarks[0]
+
+
+def test_an_array_that_is_set_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        'A=()\nTRAIN "${A[@]}" "${B[@]}"\n'.replace("TRAIN", "python3 -m verl.trainer.main_ppo")
+    )
+    found = read([str(tmp_path / "run.sh")], {})
+    assert found.launch.arguments == []
+    assert [str(remark) for remark in found.remarks] == ["$B: is set nowhere: the command gets no word for it"]
+
+
+def test_interpolations_of_a_users_config_are_resolved(capsys: pytest.CaptureFixture[str]) -> None:
+    own = str(COMMANDS / "own_config.yaml")
+    values = converted(
+        read([own, "trainer.project_name=${oc.env:NONE,p}-${data.train_batch_size}"], {"HOME": "/h"})
+    ).values
+    assert values["data"]["train_files"] == ["/h/data/train.parquet"]
+    assert values["actor"]["ppo_mini_batch_size"] == 64
+    assert values["tracking"]["project_name"] == "p-64"
+
+
+def test_arguments_without_effect_are_not_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    rollout = "actor_rollout_ref.rollout"
+    given = [f"{rollout}.name=sglang", f"{rollout}.limit_images=4", f"{rollout}.n=1", "trainer.resume_mode=x"]
+    assert run(["config", "from-verl", *given, "trainer.max_actor_ckpt_to_keep=some"]) == 0
+    printed = capsys.readouterr().out
+    assert "rollout.limit_images=4: without effect, given the other arguments" in printed
+    assert "trainer.max_actor_ckpt_to_keep=some: has no effect: a text is not read here" in printed
+    assert "trainer.resume_mode=x: verl has auto, disable and resume_path; written as auto" in printed
+    assert "# kept (2): rollout.name, rollout.n\n" in printed

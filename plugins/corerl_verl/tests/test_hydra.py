@@ -66,3 +66,22 @@ def test_yaml_becomes_flat_keys() -> None:
     assert hydra.from_yaml(text, "f") == {"data.seed": 1, "data.m": {}, "algorithm.lam": 0.01}
     with pytest.raises(ConfigError, match="f: must be a mapping"):
         hydra.from_yaml("[1]", "f")
+
+
+@pytest.mark.parametrize("text", ["1,2", "vllm,sglang", "choice(4,8)", "range(1,4)", "a, b"])
+def test_a_sweep_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"a\.b: '.*' is a sweep of Hydra: several trainings; write one value"):
+        hydra.parse([f"a.b={text}", "--multirun"])
+
+
+@pytest.mark.parametrize("text", ["[1,2]", "'1,2'", "{a:1,b:2}", r"a\,b", "$(echo a,b)", "f(x)", "[$(tr ' ' ','),b]"])
+def test_other_commas_are_none(text: str) -> None:
+    hydra.parse([f"a.b={text}"])
+
+
+def test_bombs_are_texts_or_refused() -> None:
+    assert hydra.value("9" * 5000) == "9" * 5000
+    with pytest.raises(ConfigError, match="too many brackets within each other"):
+        hydra.value("[" * 100_000)
+    with pytest.raises(ConfigError, match="f: not valid YAML"):
+        hydra.from_yaml(f"a: {'9' * 5000}", "f")

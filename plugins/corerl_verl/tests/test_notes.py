@@ -132,20 +132,20 @@ PARAMETERS = re.search(r"## Parameters of published commands\n\n(\| .*?)\n\n", P
 
 def test_the_keys_that_the_page_names_for_them_exist() -> None:
     assert PARAMETERS is not None
-    plugins = load_plugins((), ())
+    registries = load_plugins((), ()).registries
+    entries = (entry for kind in (registries.training_strategies, registries.rollout_backends) for entry in kind)
+    options = {field.name for entry in entries for field in entry.option_fields()}
+    config = typed.build(TrainConfig, {"model": {"path": "m"}})
     for line in PARAMETERS[1].splitlines()[2:]:
         for key in re.findall(r"`([^`]+)`", line.split(" | ")[1]):
-            assert not list(_unknown(key, plugins)), key
+            assert not list(_unknown(key, config, options)), key
 
 
-def _unknown(key: str, plugins: Any) -> Iterator[str]:
+def _unknown(key: str, place: Any, options: set[str]) -> Iterator[str]:
     """Whether a key of the schema, or of a part's options, is unknown."""
-    place: Any = typed.build(TrainConfig, {"model": {"path": "m"}})
     for name in key.split("."):
         if isinstance(place, (str, dict, type(None))):
-            kinds = plugins.registries.training_strategies, plugins.registries.rollout_backends
-            entries = (entry for kind in kinds for entry in kind)
-            if name not in {field.name for entry in entries for field in entry.option_fields()}:
+            if name not in options:
                 yield key
             return
         if not hasattr(place, name):

@@ -162,6 +162,12 @@ def test_a_function_that_calls_itself_and_a_long_loop_end() -> None:
     assert run("f() { f; }\nf\nfor i in $(seq 9); do for j in $(seq 9); do f; done; done", Variables({})).calls <= 500
 
 
+@pytest.mark.parametrize("line", ["A=$A$A", 'A=("${A[@]}" "${A[@]}")', 'A+="$A"'])
+def test_a_variable_that_doubles_ends_with_an_error(line: str) -> None:
+    with pytest.raises(ConfigError, match=r"the script's (variable|array) A has more than"):
+        run(f"A=x\nfor i in {{1..60}}; do {line}; done", Variables({}))
+
+
 def test_words_may_begin_with_the_program_or_not() -> None:
     assert of_words(["python3", "-m", "verl.trainer.main_ppo", "a=1"]).arguments == ["a=1"]
     assert of_words(["a=1"]).arguments == ["a=1"]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from corerl_verl import hydra
+from corerl_verl.from_verl import convert as convert_parsed
 from corerl_verl.from_verl import from_verl
 from plugins.corerl_verl.tests.conversion import convert
 
@@ -182,7 +184,8 @@ def test_a_fraction_of_megatrons_optimizer_on_the_cpu_is_all_of_it_between_steps
     ("arguments", "optim", "words"),
     [
         (["actor_rollout_ref.actor.optim.optimizer=AdamW"], {}, ""),
-        (["actor_rollout_ref.actor.optim.optimizer=Muon"], {"optimizer": "muon"}, ""),
+        (["actor_rollout_ref.actor.optim.optimizer=Muon"], {"optimizer": "muon"}, "adjust_lr_fn=match_rms_adamw"),
+        (["actor_rollout_ref.actor.optim.lr_scheduler_type=polynomial"], {}, "polynomial: not converted: CoreRL has"),
         (["actor_rollout_ref.actor.optim.optimizer=AdamW8bit"], {"optimizer": "adamw_8bit"}, ""),
         (["actor_rollout_ref.actor.optim.optimizer=SGD"], {}, "written as adamw"),
         (
@@ -229,3 +232,108 @@ def test_the_parallel_sizes_of_an_engine(
     sizes = own.tensor_model_parallel_size, own.pipeline_model_parallel_size, own.data_parallel_size
     assert sizes == divided and own.options.get("engine_args", {}) == engine_args
     assert [each for each in remarks if "parallel_size" in each and each.startswith(says)] if says else not remarks
+
+
+def test_0_and_1_of_a_truth_value_are_false_and_true() -> None:
+    config, _ = convert("actor_rollout_ref.actor.use_kl_loss=1", "actor_rollout_ref.ref.fsdp_config.param_offload=1")
+    assert config.actor.use_kl_loss is True and config.ref.strategy == {"name": "fsdp", "param_offload": True}
+    assert convert("actor_rollout_ref.actor.use_kl_loss=0")[0].actor.use_kl_loss is False
+
+
+def test_a_section_that_is_no_mapping_and_a_choice_of_a_group_are_named() -> None:
+    _, remarks = convert("actor_rollout_ref.actor.optim=null", "actor_rollout_ref.actor.fsdp_config=5")
+    assert "is a section of verl and takes a mapping" in remarks[0]
+    for choice in ("actor=foo", "+experiment=foo", "algorithm=grpo"):
+        _, remarks = convert(choice)
+        assert remarks == [f"{choice.lstrip('+')}: a group of the user's own: its values are not known here"]
+
+
+@pytest.mark.parametrize("first", ["model_engine=megatron", "--config-name=ppo_megatron_trainer"])
+def test_a_strategy_that_contradicts_the_commands_engine_is_named(first: str) -> None:
+    config, remarks = convert(first, "actor_rollout_ref.actor.strategy=fsdp2")
+    assert config.actor.strategy == "fsdp"
+    assert any(each.startswith("actor.strategy=fsdp2: contradicts") for each in remarks)
+
+
+def test_the_reference_has_a_shard_group_of_its_own() -> None:
+    group = ["actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.fsdp_config.fsdp_size=2"]
+    config, _ = convert(*group, "actor_rollout_ref.ref.fsdp_config.fsdp_size=8", "trainer.n_gpus_per_node=8")
+    assert config.ref.strategy == "fsdp"
+    config, _ = convert(*group, "actor_rollout_ref.ref.fsdp_config.fsdp_size=4", "trainer.n_gpus_per_node=8")
+    assert config.ref.strategy == {"name": "fsdp", "fsdp_size": 4}
+    assert convert(*group)[0].ref.strategy is None
+
+
+def test_arguments_of_the_engine_itself() -> None:
+    key = "+actor_rollout_ref.rollout.engine_kwargs.vllm"
+    given = {"max-model-len": 4096, "quantization": "fp8", "data-parallel-size": 2, "async-scheduling": True}
+    config, remarks = convert(
+        "actor_rollout_ref.rollout.name=vllm", *(f"{key}.{name}={value}" for name, value in given.items())
+    )
+    own = {"max_model_len": 4096, "quantization": "fp8", "engine_args": {"async_scheduling": True}}
+    assert config.rollout.options == own
+    assert len(remarks) == 1 and "data-parallel-size=2: CoreRL sets this argument of the engine itself" in remarks[0]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_argument_of_an_engine_is_written_that_the_backend_refuses(engine: str) -> None:
+    options = pytest.importorskip(f"corerl_{engine}.options")
+    keys = [f"+actor_rollout_ref.rollout.engine_kwargs.{engine}.{name}=1" for name in options.OURS]
+    config, remarks = convert(f"actor_rollout_ref.rollout.name={engine}", *keys)
+    assert "engine_args" not in config.rollout.options
+    assert [name for name in options.OURS if not any(f".{name}=1" in each for each in remarks)] == []
+
+
+def test_the_schedule_of_verls_megatron_falls_linearly_by_default_in_verl_0_4() -> None:
+    given = ["model_engine=megatron", "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.actor.optim.lr=1e-5"]
+    low = "actor_rollout_ref.actor.optim.min_lr=1e-6"
+    values = {version: convert_parsed(hydra.parse([*given, low]), version=version).values for version in ("0.4", "0.9")}
+    assert values["0.4"]["actor"]["optim"]["lr_scheduler_type"] == "linear"
+    assert values["0.4"]["actor"]["optim"]["min_lr_ratio"] == pytest.approx(0.1)
+    assert values["0.9"]["actor"]["optim"] == {"lr": 1e-5}
+
+
+def test_defaults_that_are_written_give_the_reference_no_strategy_of_its_own() -> None:
+    model = "actor_rollout_ref"
+    given = [f"{model}.actor.use_kl_loss=True", f"{model}.ref.fsdp_config.param_offload=False"]
+    given += [f"{model}.ref.ulysses_sequence_parallel_size=1", f"{model}.ref.fsdp_config.reshard_after_forward=True"]
+    assert convert(*given)[0].ref.strategy is None
+    config, _ = convert(given[0], f"{model}.ref.fsdp_config.reshard_after_forward=False")
+    assert config.ref.strategy == {"name": "fsdp", "reshard_after_forward": False}
+
+
+def test_sections_of_megatrons_override_config_are_no_keys_of_the_critics_model() -> None:
+    key = "critic.model.override_config"
+    config, remarks = convert(
+        "algorithm.adv_estimator=gae",
+        f"{key}.moe_config.freeze_moe_router=True",
+        f"{key}.model_config.rope_theta=5",
+    )
+    assert config.critic.model == {"override_config": {"rope_theta": 5}}
+    assert any("moe_config={freeze_moe_router: True}: CoreRL freezes no routers" in each for each in remarks)
+
+
+def test_the_reference_has_the_actors_transformer_config_and_its_own() -> None:
+    key = "megatron.override_transformer_config"
+    given = ["model_engine=megatron", "actor_rollout_ref.actor.use_kl_loss=True"]
+    given += [f"+actor_rollout_ref.actor.{key}.moe_router_dtype=fp32"]
+    assert convert(*given)[0].ref.strategy is None
+    config, _ = convert(*given, "actor_rollout_ref.ref.megatron.tensor_model_parallel_size=2")
+    own = {"moe_router_dtype": "fp32"}
+    assert config.ref.strategy["override_transformer_config"] == own
+    config, _ = convert(*given, f"+actor_rollout_ref.ref.{key}.attention_softmax_in_fp32=True")
+    both = own | {"attention_softmax_in_fp32": True}
+    assert config.ref.strategy == {"name": "megatron", "override_transformer_config": both}
+
+
+def test_the_critic_has_the_actors_transformer_config_before_verl_0_6_unless_it_is_given_one() -> None:
+    key = "megatron.override_transformer_config"
+    given = ["model_engine=megatron", "algorithm.adv_estimator=gae"]
+    given += [
+        f"+actor_rollout_ref.actor.{key}.{each}" for each in ("moe_router_dtype=fp32", "recompute_granularity=full")
+    ]
+    config, _ = convert(*given)
+    assert config.critic.strategy == config.actor.strategy
+    assert convert(*given, "actor_rollout_ref.rollout.name=vllm")[0].critic.strategy == "megatron"
+    config, _ = convert(*given, f"+critic.{key}.moe_router_dtype=fp64")
+    assert config.critic.strategy["override_transformer_config"] == {"moe_router_dtype": "fp64"}

@@ -63,3 +63,14 @@ def test_the_version_is_the_newest_with_the_commands_keys() -> None:
     assert guess(["rollout.name", "reward.num_workers"], "fsdp") == "0.9"
     assert guess(["rollout.name", "reward_model.strategy"], "fsdp") < "0.8"
     assert guess(["data.seed"], "fsdp") == "0.5"
+
+
+def test_interpolations_of_given_values() -> None:
+    given = {"data.train_batch_size": 64, "data.a": "${data.b}${data.b}", "data.b": "x${.c}", "data.c": "${data.a}"}
+    effective = Effective(given, "0.9", "fsdp", {"N": "8"})
+    assert effective.resolved("actor.ppo_mini_batch_size", "${data.train_batch_size}") == 64
+    assert effective.resolved("data.d", ["${oc.env:N}", "${oc.env:M,7}", "n${.train_batch_size}"]) == [8, 7, "n64"]
+    for unknown in ("${oc.env:M}", "${data.a}", "${data.none}", "a${data.none}${data.b}", "${now:%Y}"):
+        assert effective.resolved("data.d", unknown) == unknown
+    bomb = {f"data.k{number}": f"${{data.k{number + 1}}}" * 20 for number in range(20)} | {"data.k20": "x"}
+    assert Effective(bomb, "0.9", "fsdp").resolved("data.d", "${data.k0}") == "${data.k0}"

@@ -1,8 +1,7 @@
 """Options of every engine in a process of its own; a plugin's dataclass adds more."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 from corerl.contracts.config import RolloutConfig, TrainConfig
 from corerl.contracts.options import option
@@ -18,6 +17,9 @@ OVERHEAD = 2.0 * GIB
 @dataclass
 class EngineOptions:
     """Options of an engine's process."""
+
+    ours: ClassVar[tuple[str, ...]] = ()
+    """arguments of the engine that the backend sets"""
 
     python: str | None = option(
         None, "interpreter of the environment that holds the engine (corerl engine install …); null: this one"
@@ -112,10 +114,11 @@ def check_record(rollout: RolloutConfig) -> None:
         )
 
 
-def check_engine_args(options: EngineOptions, ours: Iterable[str] = ()) -> None:
+def check_engine_args(options: EngineOptions) -> None:
     """
     Raises:
-        ConfigError: ``engine_args`` sets an argument that the backend sets, or that has a key of its own.
+        ConfigError: ``engine_args`` sets an argument that the backend sets, or that has a key of its own, or has a flag
+            of a command line.
     """
     places = {
         name: f"rollout.{key}"
@@ -126,9 +129,12 @@ def check_engine_args(options: EngineOptions, ours: Iterable[str] = ()) -> None:
         }.items()
         for name in names
     }
+    places |= {each.name: f"rollout.options.{each.name}" for each in fields(options)}
+    places |= {name: places.get(name, "the backend") for name in options.ours}
     for name in options.engine_args:
-        if hasattr(options, name):
-            places[name] = f"rollout.options.{name}"
-        if name in places or name in ours:
-            where = places.get(name, "the backend")
-            raise ConfigError(f"rollout.options.engine_args.{name}", f"is set by {where} already: remove it here")
+        plain = name.lstrip("-").replace("-", "_")
+        if plain in places:
+            reason = f"is set by {places[plain]} already: remove it here"
+            raise ConfigError(f"rollout.options.engine_args.{name}", reason)
+        if plain != name:
+            raise ConfigError(f"rollout.options.engine_args.{name}", f"is a flag of a command line: write {plain}")

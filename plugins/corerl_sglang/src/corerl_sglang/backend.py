@@ -41,27 +41,6 @@ WITHOUT_WINDOWS = ("mistral", "phi3")
 PATCH = 14
 """pixels of a patch's side in qwen2_5_vl; SGLang takes rows of another size for outputs of the tower"""
 
-OURS = (
-    "model_path",
-    "dtype",
-    "skip_tokenizer_init",
-    "sampling_backend",
-    "enable_memory_saver",
-    "mem_fraction_static",
-    "context_length",
-    "nnodes",
-    "node_rank",
-    "dist_init_addr",
-    "enable_return_routed_experts",
-    "enable_lora",
-    "max_lora_rank",
-    "lora_target_modules",
-    "max_loras_per_batch",
-    "enable_weights_cpu_backup",
-    "quantization",
-)
-"""engine arguments that users cannot set"""
-
 
 class SglangBackend(EngineBackend):
     """See :class:`corerl_engines.backend.EngineBackend`."""
@@ -102,7 +81,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     Raises:
         ConfigError: ``engine_args`` sets an argument that has a key of its own.
     """
-    check_engine_args(options, OURS)
+    check_engine_args(options)
     dtype = compute_dtype(model, "cuda")
     dummy = "dummy" in (model.load_format, options.load_format)
     arguments: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
@@ -12,10 +13,33 @@ from corerl_engines.options import EngineOptions
 TESTED = ((0, 5, 17), (0, 5, 18))
 """tested versions: the first included, the second excluded"""
 
+OURS = (
+    "model_path",
+    "dtype",
+    "skip_tokenizer_init",
+    "sampling_backend",
+    "enable_memory_saver",
+    "mem_fraction_static",
+    "context_length",
+    "nnodes",
+    "node_rank",
+    "dist_init_addr",
+    "enable_return_routed_experts",
+    "enable_lora",
+    "max_lora_rank",
+    "lora_target_modules",
+    "max_loras_per_batch",
+    "enable_weights_cpu_backup",
+    "quantization",
+)
+"""engine arguments that users cannot set"""
+
 
 @dataclass
 class SglangOptions(EngineOptions):
     """Options of SGLang's process and engine."""
+
+    ours: ClassVar[tuple[str, ...]] = OURS
 
     attention_backend: str | None = option(
         None, "SGLang's attention kernels; null: SGLang's choice, but triton for float32, which the others lack"

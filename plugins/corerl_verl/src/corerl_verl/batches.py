@@ -13,6 +13,10 @@ _SAME_RESULT = "the size of micro-batches changes no result; CoreRL computes log
 _OPTIMIZERS = {"muon": "muon", "dist_muon": "muon", "adamw8bit": "adamw_8bit"}
 _OF_SPEED = ("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer", "foreach", "fused")
 _SCHEDULES = ("constant", "linear", "cosine")
+_MUON = (
+    "CoreRL scales an update of a matrix to AdamW's size (scale=0.2), torch's Muon only with "
+    "adjust_lr_fn=match_rms_adamw; vectors, embeddings and the output layer have AdamW"
+)
 
 
 def micro_batches(conversion: Conversion) -> None:
@@ -99,6 +103,8 @@ def _optimizer(conversion: Conversion, role: str) -> None:
         return
     if word in _OPTIMIZERS and conversion.effective.engine == "fsdp":
         conversion.values[key] = _OPTIMIZERS[word]
+        if _OPTIMIZERS[word] == "muon":
+            conversion.remark(shown(key, name), _MUON)
         conversion.drop(f"{role}.optim.optimizer_impl", "optimizers are CoreRL's own (docs/optimizers.md)")
     else:
         conversion.remark(
@@ -121,7 +127,8 @@ def _of_library(conversion: Conversion, role: str) -> None:
             conversion.values[f"{role}.strategy.optimizer_offload"] = True
             conversion.remark(
                 shown(f"{key}.optimizer_offload_fraction", fraction),
-                "written as optimizer_offload: all of the state is on the CPU between steps, and the GPU steps",
+                "written as optimizer_offload: all of the state is on the CPU between steps and on the GPU during one; "
+                "megatron-core's HybridDeviceOptimizer is not used",
             )
     for name, value in found.items():
         if name in _OF_SPEED or value in (None, False):
@@ -165,17 +172,24 @@ def _write_warm_up(conversion: Conversion, role: str, steps: int, argument: str)
 
 def _schedule(conversion: Conversion, role: str) -> None:
     names = ("warmup_style", "lr_scheduler_type", "lr_decay_style")
-    given = [value for name in names if (value := conversion.take(f"{role}.optim.{name}")) is not None]
-    style: Any = given[0] if given else None
-    if style is None:
+    given = [(key, value) for name in names if (value := conversion.take(key := f"{role}.optim.{name}")) is not None]
+    default: Any = conversion.effective.default(key := f"{role}.optim.lr_decay_style")
+    if not given and conversion.effective.engine == "megatron" and default not in (None, "constant"):
+        given = [(key, default)]  # of verl 0.4
+    if not given or (role == "critic" and not conversion.has_critic):
         return
+    key, style = given[0]
+    lowest, rate = conversion.take(f"{role}.optim.min_lr", 0), conversion.effective(f"{role}.optim.lr", 0)
+    if is_number(lowest) and is_number(rate) and 0 < lowest <= rate and style != "constant":
+        conversion.values[f"{role}.optim.min_lr_ratio"] = lowest / rate
     cycles = conversion.take(f"{role}.optim.num_cycles")
     if style in _SCHEDULES:
         waves = {"name": style, "num_cycles": cycles} if style == "cosine" and cycles not in (None, 0.5) else style
         conversion.values[f"{role}.optim.lr_scheduler_type"] = waves
         return
     conversion.remark(
-        f"{role}.optim.lr_scheduler_type={style}",
-        f"CoreRL has no schedule '{style}' yet: {', '.join(_SCHEDULES)}; written as constant",
+        shown(key, style),
+        "not converted: CoreRL has constant, linear, cosine, cosine_with_restarts, wsd (docs/optimizers.md); written "
+        "as constant",
         "missing",
     )

@@ -36,7 +36,7 @@ def from_verl(words: tuple[str, ...], version: str | None, launch: int) -> None:
     """
     from corerl_verl.sources import converted, read
 
-    result = converted(read(words, os.environ, launch), version)
+    result = converted(read(words, os.environ, launch), version, thorough=True)
     echo(yaml.safe_dump(result.values, sort_keys=False, allow_unicode=True).rstrip())
     echo(f"# read with the defaults of verl {result.version}, engine {result.engine}")
     for line in comments(result.kept, result.remarks):

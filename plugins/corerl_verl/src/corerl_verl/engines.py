@@ -19,21 +19,28 @@ _ENGINE_ARGS = {
 }
 """engine -> verl's key below ``rollout`` -> the engine's own argument"""
 _OF_VLLM = (*_ENGINE_ARGS["vllm"], "swap_space", "cudagraph_capture_sizes")
-_OWN_OPTIONS = {"vllm": ("enforce_eager",), "sglang": ("attention_backend", "disable_cuda_graph"), "hf": ()}
-_SET_BY_CORERL = {
-    "vllm": (
-        "dtype",
-        "logprobs_mode",
-        "skip_tokenizer_init",
-        "enable_sleep_mode",
-        "model_impl",
-        "worker_extension_cls",
-        "mm_processor_cache_gb",
-        "disable_mm_preprocessor_cache",
-    ),
-    "sglang": ("dtype", "mem_fraction_static", "context_length", "enable_memory_saver", "skip_tokenizer_init"),
+_OWN_OPTIONS = {
+    "vllm": ("enforce_eager", *_COMMON),
+    "sglang": ("attention_backend", "disable_cuda_graph"),
     "hf": (),
 }
+_SET_BY_CORERL = {
+    "vllm": (
+        *("model", "dtype", "logprobs_mode", "skip_tokenizer_init", "enable_sleep_mode", "model_impl", "load_format"),
+        *("worker_extension_cls", "mm_processor_cache_gb", "disable_mm_preprocessor_cache", "mm_device_do_normalize"),
+        *("enable_lora", "max_loras", "max_lora_rank", "lora_target_modules", "enable_mixed_moe_lora_format"),
+        *("nnodes", "node_rank", "master_addr", "master_port", "enable_return_routed_experts"),
+        *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
+    ),
+    "sglang": (
+        *("model_path", "dtype", "skip_tokenizer_init", "sampling_backend", "enable_memory_saver", "load_format"),
+        *("mem_fraction_static", "context_length", "nnodes", "node_rank", "dist_init_addr", "tp_size", "pp_size"),
+        *("enable_lora", "max_lora_rank", "lora_target_modules", "max_loras_per_batch", "enable_weights_cpu_backup"),
+        *("enable_return_routed_experts", "dp_size"),
+    ),
+    "hf": (),
+}
+_QUANTIZED = "CoreRL's engines compute in the policy's dtype, or with rollout.options.quantization=fp8"
 _LOAD_FORMATS = ("dummy", "auto", "safetensors")
 _PARALLEL = ("pipeline_model_parallel_size", "data_parallel_size", "expert_parallel_size")
 _SAMPLED = "verl samples an evaluation by its temperature and ignores do_sample; written as do_sample"
@@ -84,11 +91,16 @@ def _passed_through(conversion: Conversion, name: str) -> None:
     """``engine_kwargs`` of the selected engine, as arguments of the engine itself."""
     whole = conversion.take(f"rollout.engine_kwargs.{name}", {})
     kwargs = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(f"rollout.engine_kwargs.{name}")
-    for key, value in kwargs.items():
-        argument = shown(f"rollout.engine_kwargs.{name}.{key}", value)
+    for written, value in kwargs.items():
+        argument, key = shown(f"rollout.engine_kwargs.{name}.{written}", value), written.replace("-", "_")
         if value is None:
             continue
-        if key in _SET_BY_CORERL[name]:
+        if key in ("quantization", "quantization_config"):
+            if value == "fp8":
+                conversion.values["rollout.options.quantization"] = "fp8"
+            else:
+                conversion.remark(argument, _QUANTIZED, "missing")
+        elif key in _SET_BY_CORERL[name]:
             conversion.remark(argument, "CoreRL sets this argument of the engine itself", "harmless")
         elif key in _OWN_OPTIONS[name]:
             conversion.values[f"rollout.options.{key}"] = value

@@ -68,6 +68,8 @@ _UNSET = re.compile(r"\$\{?[A-Za-z_]\w*|\$\(")
 _TEXTS = re.compile(r"(path|_files|project_name|experiment_name|_dir)$")
 """keys whose text may hold a variable"""
 _KNOWN_NAMES = re.compile(r"(ppo|dapo|fully_async|one_step_off|entropy|fapo)\w*(trainer)?|rollout_corr\w*")
+_ALONE = ("val_generations_to_log_to_wandb",)
+"""keys of old versions without a section"""
 _ENGINE_GROUPS = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
 
 
@@ -156,21 +158,30 @@ def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return converted.values, list(map(str, converted.remarks))
 
 
-def convert(arguments: hydra.Arguments, module: str = "verl.trainer.main_ppo", version: str | None = None) -> Converted:
+def convert(
+    arguments: hydra.Arguments,
+    module: str = "verl.trainer.main_ppo",
+    version: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Converted:
     """Convert parsed arguments.
 
     Args:
         module: of verl, that the command starts.
         version: of verl, such as 0.9; None: the newest with the command's keys.
+        environment: for ``${oc.env:NAME}``.
     """
     kind, remarks = _engine(arguments, module)
     added = {key.removeprefix(PREFIX) for key in arguments.added}
     given = _given(arguments, kind)
     version = version or guess((key for key in given if key not in added), kind)
+    effective = Effective(given, version, kind, environment)
+    given = {key: _truth(effective, key, effective.resolved(key, value)) for key, value in given.items()}
     conversion = Conversion(dict(given), Effective(given, version, kind), module=module)
     for remark in remarks:
         conversion.remark(*remark)
     _unset(conversion)
+    _sections(conversion)
     for rule in RULES:
         rule(conversion)
     _one_by_one(conversion)
@@ -196,7 +207,7 @@ def _engine(arguments: hydra.Arguments, module: str) -> tuple[str, list[tuple[st
                 remarks.append(
                     (f"{group}={choice}", f"CoreRL has no strategy '{choice}' yet; written as fsdp", "missing")
                 )
-        elif "@" in group or "/" in group:
+        elif "@" in group or "/" in group or _is_choice(group, choice):
             megatron = megatron or "megatron" in str(choice)
             if not any(part in str(choice) for part in ("megatron", "dp_", "fsdp", "rollout", "hf_model", "legacy")):
                 remarks.append(
@@ -204,6 +215,10 @@ def _engine(arguments: hydra.Arguments, module: str) -> tuple[str, list[tuple[st
                 )
     strategy = arguments.values.get(f"{PREFIX}actor.strategy")
     if strategy in ("megatron", "fsdp", "fsdp2"):
+        asked = megatron or arguments.groups.get("model_engine") is not None
+        if asked and megatron != (strategy == "megatron"):
+            reason = "contradicts the command's config or model_engine, whose keys are those of another engine; written"
+            remarks.append((f"actor.strategy={strategy}", reason, "changed"))
         megatron = strategy == "megatron"
     return "megatron" if megatron else "fsdp", remarks
 
@@ -211,7 +226,11 @@ def _engine(arguments: hydra.Arguments, module: str) -> tuple[str, list[tuple[st
 def _given(arguments: hydra.Arguments, kind: str) -> dict[str, Any]:
     """verl's key, without its prefix, -> value; mappings of verl's own sections by key."""
     given: dict[str, Any] = {}
-    groups = {name: value for name, value in arguments.groups.items() if not re.search("[@/]|^model_engine$", name)}
+    groups = {
+        name: value
+        for name, value in arguments.groups.items()
+        if not re.search("[@/]|^model_engine$", name) and not _is_choice(name, value)
+    }
     for key, value in [*groups.items(), *arguments.values.items()]:
         entries = {key: value}
         if isinstance(value, Mapping) and value and _is_section(key, kind):
@@ -220,6 +239,25 @@ def _given(arguments: hydra.Arguments, kind: str) -> dict[str, Any]:
             given.pop(name.removeprefix(PREFIX), None)
             given[name.removeprefix(PREFIX)] = entry
     return given | {key.removeprefix(PREFIX): None for key in arguments.deleted}
+
+
+def _is_choice(group: str, choice: Any) -> bool:
+    """Whether a key without a dot selects a file of the user's: ``+experiment=name``, ``actor=name``."""
+    known = full(group) in defaults("0.9", "fsdp") or group in _ALONE
+    return isinstance(choice, str) and not known
+
+
+def _truth(effective: Effective, key: str, value: Any) -> Any:
+    """0 and 1 of a key that is true or false in verl."""
+    return bool(value) if isinstance(effective.default(key), bool) and value in (0, 1) else value
+
+
+def _sections(conversion: Conversion) -> None:
+    """A section that is no mapping: verl has no values below it."""
+    for key, value in list(conversion.given.items()):
+        if not isinstance(value, Mapping) and _is_section(key, conversion.effective.engine):
+            reason = "is a section of verl and takes a mapping: verl's defaults below it are written"
+            conversion.drop(key, reason, "changed")
 
 
 def _is_section(key: str, kind: str) -> bool:

@@ -8,11 +8,16 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from corerl.errors import ConfigError
+from corerl_verl.shell.tokens import end_of
 
 _OVERRIDE = re.compile(r"(~|\+\+|\+)?([\w$][\w$.@/*:-]*)(=(.*))?", re.DOTALL)
 _OPTIONS = {"--config-name": "name", "-cn": "name", "--config-path": "path", "-cp": "path", "--config-dir": "path"}
 _ALONE = ("--multirun", "-m", "--info", "--cfg", "-c", "--resolve", "--run", "-r", "--hydra-help")
+_LONGEST = 400
+"""characters of a number"""
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_SWEEP = re.compile(r"""[^\[{"'$\\]*[^\[{"'$\\(],[^"'$]*""")
+_FUNCTION = re.compile(r"(choice|range|interval|glob)\(.*\)")
 _WORDS = {"true": True, "false": False, "null": None, "nan": float("nan"), "inf": float("inf"), "": ""}
 
 
@@ -69,6 +74,8 @@ def _override(argument: str, parsed: Arguments) -> None:
         parsed.values.pop(key, None)
         return
     result = value(written, key)
+    if isinstance(result, str) and (_SWEEP.fullmatch(written) or _FUNCTION.fullmatch(written)):
+        raise ConfigError(key, f"'{written}' is a sweep of Hydra: several trainings; write one value")
     if "@" in key or "/" in key or "." not in key:
         parsed.groups[key] = result
         return
@@ -88,7 +95,10 @@ def value(text: str, key: str = "") -> Any:
         ConfigError: a bracket or a quote has no end.
     """
     reader = _Values(text, key)
-    result = reader.element("")
+    try:
+        result = reader.element("")
+    except RecursionError:
+        raise ConfigError(key, "has too many brackets within each other") from None
     if reader.at < len(text):
         return _scalar(text)
     return result
@@ -119,6 +129,8 @@ class _Values:
             if self.text.startswith("${", self.at):
                 end = self.text.find("}", self.at)
                 self.at = len(self.text) if end < 0 else end + 1
+            elif self.text.startswith("$(", self.at):  # the output of a command, not known
+                self.at = end_of(self.text, self.at + 1)
             else:
                 self.at += 2 if self.text[self.at] == "\\" and self.at + 1 < len(self.text) else 1
         return self.text[start : self.at].strip()
@@ -173,10 +185,14 @@ class _Values:
         raise ConfigError(self.key, f"'{self.text}' has an open quote or bracket")
 
 
+def _is_number(text: str) -> bool:
+    return len(text) <= _LONGEST and _NUMBER.fullmatch(text) is not None
+
+
 def _scalar(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    if _NUMBER.fullmatch(text):
+    if _is_number(text):
         plain = text.replace("_", "")
         return int(plain) if re.fullmatch(r"[-+]?\d+", plain) else float(plain)
     return text.replace("\\,", ",").replace("\\=", "=")
@@ -190,7 +206,9 @@ def from_yaml(content: str, file: str) -> dict[str, Any]:
     """
     try:
         values = yaml.safe_load(content)
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise ConfigError("", f"{file}: has too many brackets within each other") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number with thousands of digits
         raise ConfigError("", f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(values, dict):
         raise ConfigError("", f"{file}: must be a mapping of sections such as 'data:'")
@@ -200,7 +218,7 @@ def from_yaml(content: str, file: str) -> dict[str, Any]:
 def flat(values: Any, path: str = "") -> dict[str, Any]:
     """Dotted key -> leaf; an empty mapping is a leaf."""
     if not isinstance(values, dict) or not values:
-        return {path: _scalar(values) if isinstance(values, str) and _NUMBER.fullmatch(values) else values}
+        return {path: _scalar(values) if isinstance(values, str) and _is_number(values) else values}
     return {
         key: leaf
         for name, value in values.items()

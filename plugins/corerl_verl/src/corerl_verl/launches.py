@@ -21,7 +21,8 @@ _OTHERS: Mapping[str, str] = {
     r"main_(prime|spin|sppo|transfer)|recipe\.|dance|flowgrpo|diffusion|flow": "a trainer of its own, without a "
     "counterpart in CoreRL",
 }
-_UV = ("run", "exec")
+_NAMES_ONLY = ("echo", ":", "printf", "true", "alias", "type", "which", "grep", "cat")
+"""commands whose words are texts"""
 
 
 class Launch(NamedTuple):
@@ -89,6 +90,8 @@ def of_words(words: Sequence[str]) -> Launch:
 
 def _launch(words: Sequence[str]) -> Launch | None:
     """The module that a command starts, by ``-m module`` or ``file.py`` behind a program of Python."""
+    if words[:1] and words[0] in _NAMES_ONLY:
+        return None
     python = False
     for at, word in enumerate(words):
         if python and word == "-m" and at + 1 < len(words):

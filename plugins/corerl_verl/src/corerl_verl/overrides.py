@@ -19,11 +19,6 @@ def overrides(conversion: Conversion) -> None:
             reason = "a regular expression: CoreRL's model.exclude_modules are names of layers"
             conversion.drop("model.exclude_modules", reason, "missing")
     found = _taken(conversion, _KEY)
-    experts = found.pop("moe_config", None)
-    inner = found.pop("model_config", None)
-    found |= inner if isinstance(inner, Mapping) else {}
-    if isinstance(experts, Mapping) and any(value not in _EMPTY for value in experts.values()):
-        conversion.remark(shown(f"{_KEY}.moe_config", experts), "CoreRL freezes no routers", "missing")
     for name in list(found):
         attention = name in ("attn_implementation", "_attn_implementation")
         if attention:
@@ -59,6 +54,7 @@ def _leave(conversion: Conversion, name: str, value: Any, reason: str, kind: Any
 
 
 def _taken(conversion: Conversion, key: str) -> dict[str, Any]:
+    """Values of ``config.json``; those of megatron's section ``model_config``, too."""
     whole = conversion.take(key, {})
     found = dict(whole) if isinstance(whole, Mapping) else {}
     for name, value in conversion.take_section(key).items():
@@ -67,4 +63,8 @@ def _taken(conversion: Conversion, key: str) -> dict[str, Any]:
         for section in sections:
             place = place.setdefault(section, {})
         place[last] = value
+    experts, inner = found.pop("moe_config", None), found.pop("model_config", None)
+    found |= inner if isinstance(inner, Mapping) else {}
+    if isinstance(experts, Mapping) and any(value not in _EMPTY for value in experts.values()):
+        conversion.remark(shown(f"{key}.moe_config", experts), "CoreRL freezes no routers", "missing")
     return found

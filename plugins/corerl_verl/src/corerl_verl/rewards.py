@@ -18,6 +18,10 @@ _SAME_HERE = {"naive": "parallel", "prime": "parallel", "gdpo": "parallel", "dap
 _METRICS = {"reward": "score", "score": "score", "seq_reward": "score", "seq_final_reward": "score", "acc": "acc"}
 _NO_OPTION = "CoreRL's reward model has no such option"
 _PLACE = "verl's pool of {} GPUs has {} engines; written as one, of rollout.tensor_model_parallel_size GPUs"
+_SHARED = (
+    "verl's engine shares the GPUs of training, CoreRL's has its own: set reward.manager.gpus, or reward.manager.pool "
+    "and runtime.options.pools"
+)
 _POOL = "reward_model"
 _ENGINES = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"}
 """engine -> its name of the share of GPU memory"""
@@ -27,8 +31,8 @@ def rewards(conversion: Conversion) -> None:
     """The function, model or scorers that score, and the manager."""
     function = _function(conversion)
     model = _reward_model(conversion, function is not None)
-    names = [str(name) for name in map(conversion.take, _MANAGERS) if name is not None]
-    name = names[-1] if names else "naive"
+    names = [(key, str(name)) for key in _MANAGERS if (name := conversion.take(key)) is not None]
+    key, name = names[-1] if names else ("", "naive")
     buffer, longest = _buffer(conversion)
     if model is not None:
         conversion.values |= model
@@ -44,7 +48,7 @@ def rewards(conversion: Conversion) -> None:
         _dapo(conversion, buffer, longest)
         return
     if name not in _SAME_HERE and name != "batch":
-        conversion.remark(f"reward_manager={name}", "CoreRL has no such reward manager; written as parallel", "missing")
+        conversion.remark(f"{key}={name}", "CoreRL has no such reward manager; written as parallel", "missing")
     if names:
         conversion.values["reward.manager"] = _SAME_HERE.get(name, "parallel")
 
@@ -98,7 +102,7 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
             conversion.drop(key, _NO_OPTION, "missing")
         if asked_by_function:
             conversion.remark(
-                shown(f"{section}.enable", True),
+                f"{shown(f'{section}.enable', True)}, model {path}",
                 "the reward function scores alone: CoreRL gives it no reward_router_address yet; ask a server of yours",
                 "missing",
             )
@@ -132,6 +136,8 @@ def _engine(conversion: Conversion, section: str) -> dict[str, Any] | None:
     if is_number(memory):
         values[f"reward.manager.engine_args.{_ENGINES[str(name)]}"] = memory
     size = conversion.effective(f"{rollout}.tensor_model_parallel_size", 1)
+    if not is_true(conversion.effective(f"{section}.enable_resource_pool")):
+        conversion.remark(shown(f"{rollout}.name", name), _SHARED)
     if is_true(conversion.effective(f"{section}.enable_resource_pool")) and is_number(size):
         values |= {"reward.manager.pool": _POOL, f"runtime.options.pools.{_POOL}": size}
         nodes, each = (conversion.effective(f"{section}.{name}", 1) for name in ("nnodes", "n_gpus_per_node"))

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from corerl.errors import ConfigError
 from corerl.files import read_text
 from corerl_verl import hydra
-from corerl_verl.conversion import Remark
+from corerl_verl.conversion import Kind, Remark, shown
 from corerl_verl.from_verl import Converted, convert
+from corerl_verl.keys import PREFIX
 from corerl_verl.launches import Launch, of_script, of_words
 from corerl_verl.versions import versions
 
@@ -18,6 +20,9 @@ _MENDED = Remark(
     ("the script",),
     "bash ends the command at a comment between its lines; the lines behind it are read here",
 )
+_IDLE = "without effect, given the other arguments"
+_UNREAD = "has no effect: a text is not read here"
+_PROBES: tuple[Any, ...] = (5, 0.25, True, False, "other")
 _NO_WORD = re.compile(r"\$[A-Za-z_]\w*")
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 CONFIGS = (".yaml", ".yml")
@@ -32,13 +37,15 @@ class Source(NamedTuple):
         remarks: about the reading.
         folder: of the script or the config.
         number: of trainings that the script starts.
+        environment: variables of the process.
     """
 
     launch: Launch
-    config: dict[str, object]
+    config: dict[str, Any]
     remarks: tuple[Remark, ...]
     folder: Path
     number: int = 1
+    environment: Mapping[str, str] = {}
 
 
 def read(words: Sequence[str], environment: Mapping[str, str], launch: int = 1) -> Source:
@@ -55,10 +62,12 @@ def read(words: Sequence[str], environment: Mapping[str, str], launch: int = 1) 
     is_file = "=" not in words[0] if words else False
     if is_file and first.suffix in CONFIGS:
         arguments = list(words[1:])
-        return Source(Launch("verl.trainer.main_ppo", arguments), _yaml(first), (), first.parent)
-    if is_file and first.suffix in SCRIPTS:
-        return _script(first, words[1:], environment, launch)
-    return Source(of_words(words), {}, (), Path())
+        found = Source(Launch("verl.trainer.main_ppo", arguments), _yaml(first), (), first.parent)
+    elif is_file and first.suffix in SCRIPTS:
+        found = _script(first, words[1:], environment, launch)
+    else:
+        found = Source(of_words(words), {}, (), Path())
+    return found._replace(environment=environment)
 
 
 def _script(file: Path, arguments: Sequence[str], environment: Mapping[str, str], launch: int) -> Source:
@@ -91,8 +100,11 @@ def _yaml(file: Path) -> dict[str, object]:
     return hydra.from_yaml(_text(file), str(file))
 
 
-def converted(source: Source, version: str | None = None) -> Converted:
+def converted(source: Source, version: str | None = None, thorough: bool = False) -> Converted:
     """The config of a command; a ``--config-name`` of the user's own is read beside the script.
+
+    Args:
+        thorough: convert once more without each kept argument, and name those that change nothing.
 
     Raises:
         ConfigError: an argument is malformed; ``version`` is unknown.
@@ -106,13 +118,45 @@ def converted(source: Source, version: str | None = None) -> Converted:
         arguments.name = "ppo_megatron_trainer" if "megatron" in arguments.name else None
     arguments.values = {key: value for key, value in beneath.items() if key not in arguments.values} | arguments.values
     arguments.added |= set(beneath)
-    result = convert(arguments, source.launch.module, version)
-    return result._replace(remarks=[*source.remarks, *result.remarks])
+    result = convert(arguments, source.launch.module, version, source.environment)
+    result = result._replace(remarks=[*source.remarks, *result.remarks])
+    return _without_idle(result, arguments, source) if thorough else result
+
+
+def _without_idle(result: Converted, arguments: hydra.Arguments, source: Source) -> Converted:
+    """Arguments without effect on the config are not kept: the others leave them idle, or their value is not read."""
+
+    def outcome(values: dict[str, Any]) -> tuple[Any, list[Remark]]:
+        other = convert(replace(arguments, values=values), source.launch.module, result.version, source.environment)
+        return other.values, other.remarks
+
+    found: dict[str, list[str]] = {}
+    names: set[str] = set()
+    for key, value in arguments.values.items():
+        name = key.removeprefix(PREFIX)
+        without = {other: each for other, each in arguments.values.items() if other != key}
+        if name not in result.kept or value is None or outcome(without)[0] != result.values:
+            continue
+        seen = [outcome({**without, key: probe}) for probe in _PROBES]
+        reads_texts = seen[-1] != outcome({**without, key: "another"})
+        if all(each == seen[0] for each in seen):
+            found.setdefault(_IDLE, []).append(shown(name, value))
+            names.add(name)
+        elif isinstance(value, str) and not reads_texts and seen[-1][0] == result.values:
+            found.setdefault(_UNREAD, []).append(shown(name, value))
+            names.add(name)
+    kinds: dict[str, Kind] = {_IDLE: "harmless", _UNREAD: "changed"}
+    more = [Remark(kinds[reason], tuple(each), reason) for reason, each in found.items()]
+    return result._replace(kept=[key for key in result.kept if key not in names], remarks=[*result.remarks, *more])
 
 
 def _own_config(arguments: hydra.Arguments, folder: Path) -> Path | None:
     for place in (folder / (arguments.path or "config"), folder, Path(arguments.path or "config")):
         file = place / f"{arguments.name}.yaml"
-        if file.is_file():
+        try:
+            found = file.is_file()
+        except (OSError, ValueError):  # no name of a file
+            found = False
+        if found:
             return file
     return None

@@ -93,6 +93,7 @@ _FROZEN = {
     "megatron": (*(name for name in _MEGATRON_OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
 }
 """options of a model without updates, in addition to ``param_offload`` and ``offload_policy``"""
+_OVERRIDES = "{}.strategy.override_transformer_config."
 _OF_UPDATES = ("optimizer_offload", "grad_offload", "use_distributed_optimizer", "model_dtype")
 _REFERENCE = "CoreRL's reference has no such option"
 _REFERENCE_IS = "the reference is frozen, in model.dtype, and has the actor's options unless ref.strategy is written"
@@ -109,6 +110,7 @@ def strategies(conversion: Conversion) -> None:
     _options(conversion, "actor", engine, ("actor.fsdp_config", "actor"))
     if conversion.has_critic:
         conversion.values["critic.strategy"] = engine
+        _of_the_actor(conversion)
         _options(conversion, "critic", engine, ("critic.model.fsdp_config", "critic.fsdp", "critic"))
     else:
         estimator = conversion.effective("algorithm.adv_estimator")
@@ -124,6 +126,18 @@ def strategies(conversion: Conversion) -> None:
             conversion.values[f"{role}.strategy.activation_offload"] = True
         elif is_true(offloads):
             conversion.remark(f"{key}.enable_activation_offload=True", _NO_OPTION.format(engine), "missing")
+
+
+def _of_the_actor(conversion: Conversion) -> None:
+    """verl's critic has the actor's transformer config, unless the command gives it one."""
+    default = conversion.effective.default(key := "critic.megatron.override_transformer_config")
+    given = any(f"{each}.".startswith(f"{key}.") for each in conversion.given)
+    if given or "actor_rollout_ref.actor" not in str(default):
+        return
+    for each, value in list(conversion.values.items()):
+        name = each.removeprefix("actor.strategy.")
+        if name.partition(".")[0] in ("override_transformer_config", *_RECOMPUTE):
+            conversion.values[f"critic.strategy.{name}"] = value
 
 
 def _asked(conversion: Conversion, engine: str) -> None:
@@ -256,6 +270,7 @@ def _reference(conversion: Conversion, engine: str) -> None:
 
 def _own_strategy(conversion: Conversion, engine: str) -> None:
     section = {"fsdp": "ref.fsdp_config", "megatron": "ref.megatron"}[engine]
+    group = conversion.given.get("ref.fsdp_config.fsdp_size") is not None
     by_policy, offload = (
         is_true(conversion.effective(f"{section}.{name}")) or None for name in ("offload_policy", "param_offload")
     )
@@ -268,12 +283,31 @@ def _own_strategy(conversion: Conversion, engine: str) -> None:
     for name in ("param_offload", "offload_policy"):
         actor[name] = is_true(conversion.values.get(f"actor.strategy.{name}")) or None
     own = dict(actor, param_offload=None if by_policy else offload, offload_policy=by_policy)
+    if group and engine == "fsdp":
+        own["fsdp_size"] = written.get("ref.strategy.fsdp_size")
     own |= {name: written[key] for name in given if (key := f"ref.strategy.{name}") in written and name in own}
+    of_actor, of_reference = (_below(_OVERRIDES.format(role), conversion.values, written) for role in ("actor", "ref"))
+    actor |= of_actor
+    own |= of_actor | of_reference
     if own.get("tensor_model_parallel_size") in (1, None):
         own.pop("sequence_parallel", None)
-    if any(own.get(name) != actor[name] for name in actor):
+    if any(_unlike(name, own.get(name), actor.get(name)) for name in actor | of_reference):
         conversion.values["ref.strategy"] = engine
         conversion.values |= {f"ref.strategy.{name}": value for name, value in own.items() if value is not None}
+
+
+def _below(prefix: str, *places: dict[str, Any]) -> dict[str, Any]:
+    """Option of a strategy -> value, of the keys with a prefix."""
+    keys = [(key, value) for place in places for key, value in place.items() if key.startswith(prefix)]
+    return {key.partition(".strategy.")[2]: value for key, value in keys}
+
+
+def _unlike(name: str, own: Any, other: Any) -> bool:
+    """Whether two values of an option differ; null is CoreRL's default."""
+    default = (
+        True if name == "reshard_after_forward" else 1 if name.endswith("_size") and name != "fsdp_size" else False
+    )
+    return bool((default if own is None else own) != (default if other is None else other))
 
 
 def _checkpointing(conversion: Conversion, engine: str) -> None:

@@ -78,6 +78,8 @@ def resuming(conversion: Conversion) -> None:
         )
     elif mode == "disable":
         conversion.values["trainer.resume_mode"] = "disable"
+    elif mode not in ("auto", "resume_path"):
+        conversion.remark(shown("trainer.resume_mode", mode), "verl has auto, disable and resume_path; written as auto")
     if mode != "resume_path" and path not in (None, False):
         conversion.remark(
             shown("trainer.resume_from_path", path), "verl reads it with resume_mode=resume_path only", "harmless"
@@ -183,7 +185,9 @@ def stale(conversion: Conversion) -> None:
         steps = max(1, int(-(-threshold // 1))) if is_number(threshold) else 1
         conversion.values |= {"trainer.max_staleness": steps, "rollout.free_cache_engine": False}
         conversion.remark(
-            f"trainer.v1.trainer_mode={mode}" if of_v1 else conversion.module,
+            shown("trainer.v1.trainer_mode", conversion.given.pop("trainer.v1.trainer_mode", mode))
+            if of_v1
+            else conversion.module,
             f"written as trainer.max_staleness={steps}: a response is trained at most {steps} updates of weights after "
             "those that began it; verl's queues, thresholds and partial rollouts work otherwise",
         )

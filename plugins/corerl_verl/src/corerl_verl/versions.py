@@ -17,8 +17,9 @@ from corerl_verl.keys import PREFIX
 FOLDER = Path(__file__).parent / "defaults"
 ENGINES = ("fsdp", "megatron")
 REQUIRED = "???"
-_INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,((?:[^{}]|\{[^{}]*\}|\$\{[^{}]*\})*))?\}")
-_DEEPEST = 10
+_INTERPOLATION = re.compile(r"\$\{(oc\.select:|oc\.env:)?\s*([\w.]+)\s*(?:,((?:[^{}]|\{[^{}]*\}|\$\{[^{}]*\})*))?\}")
+_LONGEST = 10_000
+"""characters of a resolved text"""
 _MANDATORY = "actor_rollout_ref.rollout.name"
 
 
@@ -79,13 +80,17 @@ def _has(key: str, known: Mapping[str, Any]) -> bool:
 class Effective:
     """The values of a command over the defaults of its version, with interpolations resolved."""
 
-    def __init__(self, given: Mapping[str, Any], version: str, engine: str) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], version: str, engine: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.version, self.engine = version, engine
+        self._environment = environment or {}
         self._given = {full(key): value for key, value in given.items()}
+        self._found: dict[str, Any] = {}  # of keys whose value has interpolations; None during the search, too
 
     def __call__(self, key: str, default: Any = None) -> Any:
         """The value at a key, with or without ``actor_rollout_ref.``; ``default`` if missing, null or unresolvable."""
-        value = self._value(full(key), 0)
+        value = self._value(full(key))
         return default if value is None or value == REQUIRED else value
 
     def default(self, key: str) -> Any:
@@ -95,23 +100,50 @@ class Effective:
     def forget(self, key: str) -> None:
         """Take the default of a given key again."""
         self._given.pop(full(key), None)
+        self._found.clear()
 
-    def _value(self, key: str, depth: int) -> Any:
+    def resolved(self, key: str, value: Any) -> Any:
+        """A given value with its interpolations resolved; one that is not known stays as it is."""
+        if isinstance(value, list):
+            return [self.resolved(key, each) for each in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        result = self._resolved(value, full(key))
+        return value if result is None or result == REQUIRED else result
+
+    def _value(self, key: str) -> Any:
         value = self._given.get(key, defaults(self.version, self.engine).get(key))
-        return self._resolved(value, key, depth) if isinstance(value, str) and "${" in value else value
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if key not in self._found:
+            self._found[key] = None
+            self._found[key] = self._resolved(value, key)
+        return self._found[key]
 
-    def _resolved(self, text: str, key: str, depth: int) -> Any:
-        """``${key}``, ``${.sibling}`` and ``${oc.select:key,default}``, as whole values or within a text."""
-        if depth > _DEEPEST:
-            return None
+    def _resolved(self, text: str, key: str) -> Any:
+        """``${key}``, ``${.sibling}``, ``${oc.select:key,default}`` and ``${oc.env:NAME,default}``, as whole values or
+        within a text; None: not known.
+        """
         match = _INTERPOLATION.fullmatch(text)
-        if not match:
-            return _INTERPOLATION.sub(lambda each: str(self._resolved(each[0], key, depth + 1)), text)
-        name = f"{key.rpartition('.')[0]}{match[1]}" if match[1].startswith(".") else match[1]
-        value = self._value(name, depth + 1)
-        if value is None and match[2] is not None:
-            fallback = hydra.value(match[2].strip())
-            return (
-                self._resolved(fallback, key, depth + 1) if isinstance(fallback, str) and "${" in fallback else fallback
-            )
+        if match:
+            return self._one(match, key)
+        pieces = {each[0]: self._one(each, key) for each in _INTERPOLATION.finditer(text)}
+        if None in pieces.values():
+            return None
+        whole = _INTERPOLATION.sub(lambda each: str(pieces[each[0]]), text)
+        return whole if len(whole) <= _LONGEST else None
+
+    def _one(self, match: re.Match[str], key: str) -> Any:
+        resolver, name, fallback = match.groups()
+        if resolver == "oc.env:":
+            value: Any = self._environment.get(name)
+            value = value if value is None else hydra.value(value)
+        else:
+            section = key
+            for _ in range(len(name) - len(name.lstrip("."))):
+                section = section.rpartition(".")[0]
+            value = self._value(f"{section}.{name.lstrip('.')}" if name.startswith(".") else name)
+        if value is None and fallback is not None:
+            other = hydra.value(fallback.strip())
+            return self._resolved(other, key) if isinstance(other, str) and "${" in other else other
         return value

@@ -26,31 +26,6 @@ from corerl_vllm.options import TESTED, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent, "VLLM_HOST_IP")
 
-OURS = (
-    "model",
-    "dtype",
-    "worker_extension_cls",
-    "skip_tokenizer_init",
-    "logprobs_mode",
-    "enable_sleep_mode",
-    "enable_return_routed_experts",
-    "enable_lora",
-    "max_loras",
-    "max_lora_rank",
-    "lora_target_modules",
-    "enable_mixed_moe_lora_format",
-    "model_impl",
-    "quantization",
-    "quantization_config",
-    "mm_processor_cache_gb",
-    "mm_device_do_normalize",
-    "nnodes",
-    "node_rank",
-    "master_addr",
-    "master_port",
-)
-"""engine arguments that users cannot set"""
-
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """values of vLLM's ``max_lora_rank``"""
 
@@ -127,7 +102,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     Raises:
         ConfigError: ``engine_args`` sets an argument that has a key of its own.
     """
-    check_engine_args(options, OURS)
+    check_engine_args(options)
     dummy = "dummy" in (model.load_format, options.load_format)
     arguments: dict[str, Any] = {
         "model": model_arguments(model)[0],

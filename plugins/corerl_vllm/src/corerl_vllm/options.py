@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
@@ -17,10 +17,37 @@ TESTED = ((0, 26), (0, 33))
 KEY = "rollout.options.replicas"
 PARTS = "rollout.data_parallel_size"
 
+OURS = (
+    "model",
+    "dtype",
+    "worker_extension_cls",
+    "skip_tokenizer_init",
+    "logprobs_mode",
+    "enable_sleep_mode",
+    "enable_return_routed_experts",
+    "enable_lora",
+    "max_loras",
+    "max_lora_rank",
+    "lora_target_modules",
+    "enable_mixed_moe_lora_format",
+    "model_impl",
+    "quantization",
+    "quantization_config",
+    "mm_processor_cache_gb",
+    "mm_device_do_normalize",
+    "nnodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
+)
+"""engine arguments that users cannot set"""
+
 
 @dataclass
 class VllmOptions(EngineOptions):
     """Options of vLLM's process and engine."""
+
+    ours: ClassVar[tuple[str, ...]] = OURS
 
     enforce_eager: bool | None = option(None, "neither compile nor record CUDA graphs; null: true on cpu only")
     cpu_kv_cache_gb: int = option(1, "GiB of KV cache of each replica on the CPU", ge=1)

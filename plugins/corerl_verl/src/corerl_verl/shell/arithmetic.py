@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 _TOKEN = re.compile(
-    r"\s*(0[xX][0-9a-fA-F]+|\d+(?:\.\d+)?|[A-Za-z_]\w*(?:\[[^]]*\])?"
+    r"\s*(0[xX][0-9a-fA-F]+|\d{1,2}#\w+|\d+(?:\.\d+)?|[A-Za-z_]\w*(?:\[[^]]*\])?"
     r"|\*\*|\+\+|--|<<=|>>=|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>=!~&|^?:(),])"
 )
 _LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<=", ">=", "<", ">"), ("<<", ">>"), ("+", "-"))
@@ -185,6 +185,9 @@ def _integer(word: str) -> int:
     try:
         if word[:2] in ("0x", "0X"):
             return int(word, 16)
+        base, sign, digits = word.partition("#")
+        if sign:
+            return int(digits, int(base))
         return int(word, 8 if len(word) > 1 and word.startswith("0") else 10)
     except ValueError:
         raise NoNumberError(word) from None

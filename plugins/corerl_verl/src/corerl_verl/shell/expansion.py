@@ -1,22 +1,30 @@
 """Expansion of shell words: variables, arrays, defaults, arithmetic, quotes."""
 
-import fnmatch
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from corerl.errors import ConfigError
 from corerl_verl.shell.arithmetic import NoNumberError, evaluate
-from corerl_verl.shell.tokens import Token, end_of, tokens
+from corerl_verl.shell.braces import braced
+from corerl_verl.shell.modifiers import modified, portion
+from corerl_verl.shell.printed import escaped
+from corerl_verl.shell.tokens import Token, end_of, end_of_quote, tokens
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[@*#?$!0-9-]")
 _ARGUMENTS = re.compile(r"\$@|\$\{(@|\w+\[@\])[^}]*\}")
 _BRACED = re.compile(r"(#?)(!?)([A-Za-z_]\w*|[@*#?]|\d+)(\[[^]]*\])?(.*)", re.DOTALL)
 _ENTRY = re.compile(r"\[([^]]+)\]=(.*)", re.DOTALL)
+_QUOTED = re.compile(r""":?[-=+]("[^"]*"|'[^']*')""")
+"""a default that is one word"""
+_LARGEST = 1_000_000
+_MOST_ENTRIES = 10_000
 _SPACES = re.compile(r"[ \t\n]+")
 _SPACES_OUTSIDE = re.compile(r"[ \t\n]+(?![^()]*\))")
 """that are not in the brackets of a command whose output is not known"""
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 @dataclass
@@ -26,6 +34,8 @@ class Variables:
     Attributes:
         scalars, arrays: by name; the entries of an array by their keys.
         associative: names of arrays whose keys are texts.
+        integers: names whose values are arithmetic.
+        exported: names that a shell within the script has, too; ``exports_all``: all.
         functions: their commands by name.
         environment: of the process; used for names that the script does not set.
         arguments: ``$1``, …
@@ -39,10 +49,13 @@ class Variables:
     associative: set[str] = field(default_factory=set)
     functions: dict[str, list[Token]] = field(default_factory=dict)
     unset: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
+    exported: set[str] = field(default_factory=set)
+    exports_all: bool = False
 
     def get(self, name: str) -> str | None:
         """The value of a scalar, of the first entry of an array, or of an argument."""
-        if name.isdigit():
+        if re.fullmatch("[0-9]{1,9}", name):
             return "run.sh" if name == "0" else next(iter(self.arguments[int(name) - 1 : int(name)]), None)
         if name == "#":
             return str(len(self.arguments))
@@ -82,12 +95,22 @@ class Variables:
             self._fill(name, raw[1:-1], bool(adds))
             return
         value = text(raw, self)
+        if name in self.integers and not has_index:
+            number = arithmetic(f"{self.get(name) or 0} + ({value})" if adds else value or "0", self)
+            value, adds = value if number is None else str(number), "" if number is not None else adds
+        if len(value) > _LARGEST:
+            raise ConfigError("", f"the script's variable {name} has more than {_LARGEST} characters")
         if not has_index and name not in self.arrays:
             self.scalars[name] = (self.get(name) or "" if adds else "") + value
             return
         key = self._key(name, index) if has_index else "0"
         own = self._array(name)
         own[key] = (own.get(key, "") if adds else "") + value
+
+    def put(self, name: str, value: str) -> None:
+        """Give a scalar, or an entry of an array, a text; a name that bash refuses gets none."""
+        if re.fullmatch(r"[A-Za-z_]\w*(\[[^]]*\])?", name):
+            self.assign(f"{name}={shlex.quote(value)}")
 
     def _array(self, name: str) -> dict[str, str]:
         """That of a name; a scalar becomes its first entry."""
@@ -106,10 +129,12 @@ class Variables:
                 place = int(self._key(name, keyed[1]))
                 own[str(place)] = text(keyed[2], self)
                 place += 1
-            elif not token.operator:
+            elif not token.operator and not token.redirects:
                 for each in expand(token.text, self):
                     own[str(place)] = each
                     place += 1
+            if len(own) > _MOST_ENTRIES:
+                raise ConfigError("", f"the script's array {name} has more than {_MOST_ENTRIES} entries")
         self.scalars.pop(name, None)
         self.arrays[name] = own
 
@@ -138,6 +163,23 @@ class Variables:
         if name in before.associative:
             self.associative.add(name)
 
+    @contextmanager
+    def for_one_command(self, assignments: Sequence[str]) -> Iterator[None]:
+        """Carry out the assignments before a command, and take them back after it."""
+        before = self.copy() if assignments else self
+        names = [re.split(r"\W", word, maxsplit=1)[0] for word in assignments]
+        for word in assignments:
+            self.assign(word)
+        self.exported |= {*names}
+        yield
+        for name in names:
+            self.restore(name, before)
+        self.exported &= before.exported | (self.exported - {*names})
+
+    def joined(self, entries: Sequence[str]) -> str:
+        """``"${NAME[*]}"``: by the first character of IFS."""
+        return self.scalars.get("IFS", " ")[:1].join(entries)
+
     def read(self, name: str) -> str:
         """As :class:`corerl_verl.shell.arithmetic.Names`."""
         own, bracket, index = name.partition("[")
@@ -155,7 +197,14 @@ class Variables:
         """Those of a subshell; what it finds unset is known here."""
         arrays = {name: dict(own) for name, own in self.arrays.items()}
         own = self.environment, [*self.arguments], dict(self.scalars), arrays, set(self.associative)
-        return Variables(*own, dict(self.functions), self.unset)
+        kinds = set(self.integers), set(self.exported), self.exports_all
+        return Variables(*own, dict(self.functions), self.unset, *kinds)
+
+    def child(self, arguments: list[str]) -> "Variables":
+        """Those of a shell that the script starts."""
+        seen = self.exports_all
+        scalars = {name: value for name, value in self.scalars.items() if seen or name in self.exported}
+        return Variables(self.environment, arguments, scalars, unset=self.unset, exported=set(self.exported))
 
 
 def text(raw: str, variables: Variables) -> str:
@@ -165,7 +214,14 @@ def text(raw: str, variables: Variables) -> str:
 
 def expand(raw: str, variables: Variables, split: bool = True) -> list[str]:
     """The fields of a raw word."""
-    return _Expansion(variables, split).run(raw)
+    words = braced(raw) if split and "{" in raw else [raw]
+    return [each for word in words for each in _Expansion(variables, split).run(word)]
+
+
+def document(raw: str, variables: Variables) -> str:
+    """The text of a here-document with expansions."""
+    joined = re.sub(r"\\(\\|\n)", lambda each: each[0] if each[1] == "\\" else "", raw)
+    return _Expansion(variables, split=False).document(joined)
 
 
 class _Expansion:
@@ -180,11 +236,19 @@ class _Expansion:
             self.fields.append(self.current)
         return self.fields
 
+    def document(self, raw: str) -> str:
+        """As within double quotes, which themselves are text."""
+        self._parts(raw, quoted=True)
+        return " ".join([*self.fields, self.current or ""])
+
     def _add(self, piece: str, quoted: bool) -> None:
         if quoted or not self.split:
             self.current = (self.current or "") + piece
             return
         spaces = _SPACES_OUTSIDE if "$(" in piece else _SPACES
+        own = self.variables.scalars.get("IFS")
+        if own is not None and own != " \t\n":
+            spaces = re.compile(f"[{re.escape(own)}]" if own else r"(?!)")
         for index, part in enumerate(spaces.split(piece)):
             if index and self.current is not None:
                 self.fields.append(self.current)
@@ -215,9 +279,9 @@ class _Expansion:
                 self._add(self._command(raw[at + 1 : end - 1]), quoted)
                 at = end
             elif raw.startswith(("$'", '$"'), at) and not quoted:
-                end = end_of(raw, at + 1)
+                end = end_of_quote(raw, at + 1)
                 if raw[at + 1] == "'":
-                    self._literal(re.sub(r"\\(.)", lambda each: _ESCAPES.get(each[1], each[1]), raw[at + 2 : end - 1]))
+                    self._literal(escaped(raw[at + 2 : end - 1]))
                     at = end
                 else:
                     at += 1
@@ -253,7 +317,7 @@ class _Expansion:
             return at + 1
         if match[0] in ("@", "*"):
             own = self.variables.arguments
-            self._list([" ".join(own)] if quoted and match[0] == "*" else own, quoted)
+            self._list([self.variables.joined(own)] if quoted and match[0] == "*" else own, quoted)
         else:
             self._add(self._value(match[0]), quoted)
         return match.end()
@@ -283,8 +347,9 @@ class _Expansion:
             if size:
                 self._add(str(len(entries)), quoted)
                 return
-            entries = _part(entries, rest, name, self.variables)
-            self._list([" ".join(entries)] if quoted and "*" in (name, (index or "")[1:2]) else entries, quoted)
+            entries = self._entries(entries, rest, name in ("@", "*"))
+            joins = quoted and "*" in (name, (index or "")[1:2])
+            self._list([self.variables.joined(entries)] if joins else entries, quoted)
             return
         value = self.variables.entry(name, index[1:-1]) if index else self.variables.get(name)
         if points and value is not None:
@@ -292,7 +357,15 @@ class _Expansion:
         if size:
             self._add(str(len(value or "")), quoted)
         else:
-            self._add(self._modified(name, value, rest), quoted)
+            whole = bool(_QUOTED.fullmatch(rest)) and (not value or "+" in rest[:2])
+            self._add(self._modified(name, value, rest), quoted or whole)
+
+    def _entries(self, entries: list[str], rest: str, are_arguments: bool) -> list[str]:
+        """With what follows ``[@]``; a part of the arguments counts from 1."""
+        if not rest or rest[:2] in (":-", ":=", ":?", ":+") or rest[0] in "-=?+":
+            return entries
+        found = portion(["", *entries] if are_arguments else entries, rest, lambda raw: arithmetic(raw, self.variables))
+        return [self._changed(each, rest) for each in entries] if found is None else found
 
     def _modified(self, name: str, value: str | None, rest: str) -> str:
         if not rest:
@@ -301,17 +374,13 @@ class _Expansion:
             width = 2 if rest[0] == ":" else 1
             missing = value is None or (width == 2 and not value)
             return self._default(name, value or "", missing, rest[width - 1], rest[width:])
-        value = value or ""
-        if rest[0] in "#%":
-            return _trimmed(value, rest, self.variables)
-        if rest[0] == "/":
-            old, _, new = rest.lstrip("/").partition("/")
-            return value.replace(text(old, self.variables), text(new, self.variables), -1 if rest[1:2] == "/" else 1)
-        if rest[0] == ":":
-            start, _, length = rest[1:].partition(":")
-            begin = arithmetic(start, self.variables) or 0
-            return value[begin:][: arithmetic(length, self.variables) if length else None]
-        return value.upper() if rest[0] == "^" else value.lower() if rest[0] == "," else value
+        if value is None:
+            return self._value(name)
+        return self._changed(value, rest)
+
+    def _changed(self, value: str, rest: str) -> str:
+        variables = self.variables
+        return modified(value, rest, lambda raw: text(raw, variables), lambda raw: arithmetic(raw, variables))
 
     def _default(self, name: str, value: str, missing: bool, kind: str, word: str) -> str:
         if kind == "+":
@@ -330,30 +399,6 @@ class _Expansion:
         from corerl_verl.shell.run import output
 
         return output(command, self.variables)
-
-
-def _part(entries: list[str], rest: str, name: str, variables: Variables) -> list[str]:
-    """``${NAME[@]:offset:length}``; ``${@:2}`` counts from 1."""
-    if not re.match(r":[ \d$(]", rest):
-        return entries
-    start, _, length = rest[1:].partition(":")
-    begin = max(0, (arithmetic(start, variables) or 0) - (name in ("@", "*")))
-    return entries[begin:][: arithmetic(length, variables) if length else None]
-
-
-def _trimmed(value: str, rest: str, variables: Variables) -> str:
-    longest = rest[:2] in ("##", "%%")
-    pattern = text(rest[1 + longest :], variables)
-    ends = range(len(value) + 1)
-    if rest[0] == "#":
-        for end in reversed(ends) if longest else ends:
-            if fnmatch.fnmatchcase(value[:end], pattern):
-                return value[end:]
-    else:
-        for start in ends if longest else reversed(ends):
-            if fnmatch.fnmatchcase(value[start:], pattern):
-                return value[:start]
-    return value
 
 
 def arithmetic(expression: str, variables: Variables) -> int | None:

@@ -1,20 +1,22 @@
 """The commands that a shell script would start, with their expanded words; no program is started."""
 
 import re
-import shlex
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from corerl_verl.shell.builtins import builtin, declare
+from corerl_verl.shell.builtins import builtin, count, declare
 from corerl_verl.shell.conditions import condition
 from corerl_verl.shell.expansion import ASSIGNMENT, Variables, arithmetic, expand, text
 from corerl_verl.shell.printed import printed
 from corerl_verl.shell.script import Script
+from corerl_verl.shell.streams import assigned, beside, commands, copied, fields, given, written
 from corerl_verl.shell.tokens import Token, mended, tokens
 
 _SEPARATORS = ("\n", ";", "&")
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _QUIET = ("true", ":", "echo", "printf", "set", "unset", "cd", "mkdir", "ulimit", "sleep", "wait", "trap", "mv")
 _STARTS = re.compile("main_|verl")  # in a script of ``bash -c`` that is followed
+_PIPES = ("|", "|&")
 _MOST_CALLS = 200
 """of functions, loops and scripts within each other together"""
 _DEEPEST = 20
@@ -27,7 +29,7 @@ def run(script: str, variables: Variables, folder: Path | None = None) -> Script
         ConfigError: a quote or a bracket has no end.
     """
     whole, changed = mended(script)
-    state = Script(variables, folder, mended=changed)
+    state = Script(variables, folder, mended=changed, assigned=assigned(whole))
     _Runner(state, tokens(whole)).block(())
     return state
 
@@ -63,7 +65,7 @@ class _Runner:
                 if token.text in (")", ";;") and token.text in ends:
                     return
                 self.at += 1
-                self.state.has_pipe |= self.live and token.text in ("|", "|&")
+                self.state.has_pipe |= self.live and token.text in _PIPES
                 if token.text in ("&&", "||") and self.live:
                     wanted = status if token.text == "&&" else not status
                     self.live = wanted
@@ -185,7 +187,7 @@ class _Runner:
     def _test(self) -> bool:
         words = []
         while (token := self._peek()) and token.text != "]]":
-            if token.text != "\n":
+            if token.text != "\n" and not token.redirects:
                 words.append(token.text)
             self.at += 1
         self.at += 1
@@ -195,10 +197,9 @@ class _Runner:
         self.at += 1
         subject = self._take().text
         subject = text(subject, self.state.variables) if self.runs else ""
-        while (token := self._take()).text != "in":
+        while self._take().text != "in":
             if self.at > len(self.found):
                 return True
-            del token
         done = False
         while True:
             self._newlines()
@@ -209,16 +210,12 @@ class _Runner:
             while (token := self._take()).text != ")" and self.at <= len(self.found):
                 if token.text != "|":
                     patterns.append(token.text)
-            holds = self.runs and not done and any(self._fits(subject, pattern) for pattern in patterns)
+            fits = (fnmatchcase(subject, text(pattern, self.state.variables)) for pattern in patterns)
+            holds = self.runs and not done and any(fits)
             self._skipping(holds, (";;", "esac"))
             done = done or holds
             if (token2 := self._peek()) and token2.text == ";;":
                 self.at += 1
-
-    def _fits(self, subject: str, pattern: str) -> bool:
-        import fnmatch
-
-        return fnmatch.fnmatchcase(subject, text(pattern, self.state.variables))
 
     def _for(self) -> bool:
         self.at += 1
@@ -230,13 +227,13 @@ class _Runner:
             self.at += 1
             if token.text == "in" and entries is None:
                 entries = []
-            elif not token.operator and entries is not None and self.runs:
+            elif not (token.operator or token.redirects) and entries is not None and self.runs:
                 entries += expand(token.text, self.state.variables)
         start, end = self._body()
         for entry in (self.state.variables.arguments[:] if entries is None else entries) if self.runs else []:
             if entry.startswith("$(") or not self._again():
                 break
-            self.state.variables.assign(f"{name}={shlex.quote(entry)}")
+            self.state.variables.put(name, entry)
             if self._left(start):
                 break
         self.at = end
@@ -304,35 +301,43 @@ class _Runner:
         return True
 
     def _simple(self) -> bool:
+        follows = next((each for each in reversed(self.found[: self.at]) if each.text != "\n"), None)
+        piped = self.state.piped if follows and follows.operator and follows.text in _PIPES else None
         raw: list[str] = []
+        redirections: list[str] = []
         while (token := self._peek()) and not token.operator:
-            raw.append(token.text)
+            (redirections if token.redirects else raw).append(token.text)
             self.at += 1
         if (token := self._peek()) and token.text == "(" and not raw:
             self.at += 1
-        return self._execute(raw) if self.runs else True
+        return self._execute(raw, redirections, piped) if self.runs else True
 
-    def _execute(self, raw: list[str]) -> bool:
+    def _execute(self, raw: list[str], redirections: list[str], piped: str | None) -> bool:
         variables = self.state.variables
         count = next((place for place, word in enumerate(raw) if not ASSIGNMENT.fullmatch(word)), len(raw))
         assignments, raw = raw[:count], raw[count:]
         if raw and raw[0] in _DECLARING:
             declare(raw, variables, self.state.scopes)
             return True
-        words = [each for word in raw for each in expand(word, variables)]
+        words = [each for word in raw for each in fields(word, self.state)]
         if not words:
             for word in assignments:
                 variables.assign(word)
             return True
-        before = variables.copy() if assignments else variables
-        for word in assignments:  # for this command alone
-            variables.assign(word)
-        status = self._call(words)
-        for word in assignments:
-            variables.restore(re.split(r"\W", word, maxsplit=1)[0], before)
-        return status
+        with variables.for_one_command(assignments):
+            read, file = given(redirections, variables)
+            return self._with_streams(words, piped if read is None else read, file)
 
-    def _call(self, words: list[str]) -> bool:
+    def _with_streams(self, words: list[str], read: str | None, file: str | None) -> bool:
+        """A command with the text of its input, and the file of its output."""
+        words = copied(words, read)
+        self.state.piped = printed(words)
+        if written(words, read, file, self.state):
+            return True
+        found = commands(words, read, self.state)
+        return self._call(words, read) if found is None else self._shell(*found)
+
+    def _call(self, words: list[str], read: str | None) -> bool:
         variables = self.state.variables
         if words[0] in variables.functions:
             return self._function_call(words)
@@ -341,16 +346,19 @@ class _Runner:
                 return condition([f"'{word}'" if word else "''" for word in test], variables)
             case ["eval", *rest]:
                 return self._inner(" ".join(rest))
-            case ["source" | ".", file, *_]:
-                path = self.state.folder / file if self.state.folder else None
-                return self._inner(path.read_text()) if path is not None and path.is_file() else True
+            case ["source" | ".", file, *rest]:
+                before, variables.arguments = variables.arguments, rest or variables.arguments
+                self._inner(beside(file, self.state) or "")
+                variables.arguments = before if rest else variables.arguments
+                return True
             case ["exit" | "return" | "break" | "continue" as jump, *rest]:
                 self.state.jump = jump
-                self.state.levels = int(rest[0]) if rest and rest[0].isdigit() else 1
-                return jump != "exit" and rest[:1] in ([], ["0"])
+                self.state.levels = count(rest)
+                self.state.returned = rest[:1] in ([], ["0"])
+                return jump != "exit" and self.state.returned
             case ["false"]:
                 return False
-        if (status := builtin(words, variables)) is not None:
+        if (status := builtin(words, variables, read)) is not None:
             return status
         if (place := next((at for at, word in enumerate(words) if word in ("-c", "-lc")), 0)) and _STARTS.search(
             script := next(iter(words[place + 1 :]), "")
@@ -363,26 +371,27 @@ class _Runner:
 
     def _shell(self, script: str, arguments: list[str]) -> bool:
         """``bash -c script name arguments``."""
-        before = self.state.variables
-        self.state.variables = before.copy()
-        self.state.variables.arguments = arguments
+        state, before, jump = self.state, self.state.variables, self.state.jump
+        state.variables = before.child(arguments)
         self._inner(script)
-        self.state.variables = before
+        state.variables, state.jump = before, jump
         return True
 
     def _function_call(self, words: list[str]) -> bool:
         state, variables = self.state, self.state.variables
-        before, variables.arguments = variables.arguments, words[1:]
         state.scopes.append({})
+        before, variables.arguments = variables.arguments, words[1:]
         self._within(variables.functions[words[0]])
         for name, own in state.scopes.pop().items():
             variables.restore(name, own)
         variables.arguments = before
+        status = state.jump != "return" or state.returned
         if state.jump == "return":
             state.jump = ""
-        return True
+        return status
 
     def _inner(self, script: str) -> bool:
+        self.state.assigned |= assigned(script)
         self._within(tokens(mended(script)[0]))
         if self.state.jump == "return":
             self.state.jump = ""

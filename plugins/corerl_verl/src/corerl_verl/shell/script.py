@@ -17,6 +17,10 @@ class Script:
         mended: whether a continuation over comments was repaired.
         calls, depth: of functions, loops and scripts; of those within each other.
         jump: ``exit``, ``return``, ``break`` or ``continue``, until it has arrived; ``levels``: loops to leave.
+        files: texts that the script writes, by name.
+        assigned: names that any of its lines assigns.
+        piped: the output of the last command before a pipe; None: not known.
+        returned: whether the last ``return`` had status 0.
         scopes: of the functions that run, the variables before their own, by name.
     """
 
@@ -29,4 +33,8 @@ class Script:
     depth: int = 0
     jump: str = ""
     levels: int = 0
+    files: dict[str, str] = field(default_factory=dict)
+    assigned: set[str] = field(default_factory=set)
+    piped: str | None = None
+    returned: bool = True
     scopes: list[dict[str, Variables]] = field(default_factory=list)

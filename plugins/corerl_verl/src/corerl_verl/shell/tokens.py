@@ -9,19 +9,29 @@ OPERATORS = ("&&", "||", ";;", "|&", "&", "|", ";", "(", ")", "\n")
 _REDIRECTION = re.compile(r"(\d*|&)(>>|>&|>\||>|<&|<<<|<<-|<<|<)(&?\d+|-)?")
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?$")
 _ARGUMENT = re.compile(r"""\s*(["']?\$[{@\w]|["']?[+~]*[\w.@/-]+=|--?\w)""")
+_ESCAPED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+_DOCUMENT = re.compile(r"<<-?[ \t]*([\"'\\]?)([A-Za-z_]\w*)\1")
 _PAIRS = {"(": ")", "{": "}"}
+INPUTS = ("<<=", '<<"', "<<<", "<<(")
+"""a here-document as it is; one with expansions; a raw word; the output of commands"""
 
 
 class Token(NamedTuple):
-    """A raw word, or an operator.
+    """A raw word, an operator, or a redirection of the input or the output.
 
     Attributes:
-        text: with quotes and expansions as written; ``((…))`` is one word.
-        operator: whether it is one of OPERATORS, or a redirection.
+        text: with quotes and expansions as written; ``((…))`` is one word. A redirection begins with one of INPUTS,
+            or with ``>`` before the raw name of the file; other redirections are left out.
+        operator: whether it is one of OPERATORS.
     """
 
     text: str
     operator: bool
+
+    @property
+    def redirects(self) -> bool:
+        """Whether it is a redirection."""
+        return not self.operator and self.text.startswith((">", *INPUTS))
 
 
 def mended(script: str) -> tuple[str, bool]:
@@ -45,7 +55,7 @@ def mended(script: str) -> tuple[str, bool]:
 
 
 def tokens(script: str) -> list[Token]:
-    """Words and operators; comments, here-documents and redirections are left out.
+    """Words, operators and redirections; comments are left out.
 
     Raises:
         ConfigError: a quote or a bracket has no end.
@@ -58,7 +68,7 @@ class _Lexer:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
         self.found: list[Token] = []
-        self.documents: list[str] = []
+        self.documents: list[tuple[int, str, bool]] = []  # place in found, delimiter, whether tabs are left out
 
     def run(self) -> list[Token]:
         while self.at < len(self.text):
@@ -85,9 +95,20 @@ class _Lexer:
         while self.text[self.at : self.at + 1] in (" ", "\t") and self.at < len(self.text):
             self.at += 1
         target = self._word()
-        if match[2] in ("<<", "<<-"):
-            self.documents.append(re.sub(r"[\"'\\]", "", target))
+        self._redirected(match[2], match[1], target)
         return True
+
+    def _redirected(self, sign: str, descriptor: str, target: str) -> None:
+        if sign in ("<<", "<<-"):
+            delimiter = re.sub(r"[\"'\\]", "", target)
+            self.documents.append((len(self.found), delimiter, sign == "<<-"))
+            self.found.append(Token(INPUTS[delimiter == target], False))
+        elif sign == "<<<":
+            self.found.append(Token(f"<<<{target}", False))
+        elif sign == "<" and target.startswith("<("):
+            self.found.append(Token(f"<<{target[1:]}", False))
+        elif sign in (">", ">|") and descriptor in ("", "1"):
+            self.found.append(Token(f">{target}", False))
 
     def _operator_or_word(self) -> None:
         if self.text.startswith("((", self.at):
@@ -101,18 +122,23 @@ class _Lexer:
                 self.at += len(operator)
                 self.found.append(Token(operator, True))
                 if operator == "\n":
-                    self._skip_documents()
+                    self._read_documents()
                 return
         self.found.append(Token(self._word(), False))
 
-    def _skip_documents(self) -> None:
-        for delimiter in self.documents:
+    def _read_documents(self) -> None:
+        for place, delimiter, tabs in self.documents:
             match = re.compile(rf"^\t*{re.escape(delimiter)}$", re.MULTILINE).search(self.text, self.at)
+            content = self.text[self.at : match.start() if match else len(self.text)]
+            content = re.sub(r"^\t+", "", content, flags=re.MULTILINE) if tabs else content
+            self.found[place] = Token(self.found[place].text + content, False)
             self.at = min(match.end() + 1, len(self.text)) if match else len(self.text)
         self.documents = []
 
     def _word(self) -> str:
         start = self.at
+        if self.text.startswith(("<(", ">("), start):
+            self.at = end_of(self.text, start + 1)
         while self.at < len(self.text):
             character = self.text[self.at]
             if character == "(" and self.text[start : self.at].endswith("="):  # an array
@@ -121,6 +147,8 @@ class _Lexer:
                 break
             elif character == "\\":
                 self.at += 2
+            elif self.text.startswith("$'", self.at):
+                self.at = end_of_quote(self.text, self.at + 1)
             elif character in "\"'`" or (character == "$" and self.text[self.at + 1 : self.at + 2] in ("(", "{")):
                 self.at = end_of(self.text, self.at + (character == "$"))
             else:
@@ -128,6 +156,12 @@ class _Lexer:
         if self.at == start:  # a lone < or >
             self.at += 1
         return self.text[start : self.at].replace("\\\n", "")
+
+
+def end_of_quote(text: str, start: int) -> int:
+    """The place after the quote of ``$'…'``, in which a backslash escapes, or of ``$"…"``."""
+    match = _ESCAPED.match(text, start) if text[start] == "'" else None
+    return match.end() if match else end_of(text, start)
 
 
 def end_of(text: str, start: int) -> int:
@@ -139,8 +173,20 @@ def end_of(text: str, start: int) -> int:
     opening = text[start]
     closing = _PAIRS.get(opening, opening)
     at, depth = start + 1, 1
+    delimiters: list[str] = []
     while at < len(text):
         character = text[at]
+        if opening == "(" and character == "<" and (match := _DOCUMENT.match(text, at)):
+            delimiters.append(match[2])
+            at = match.end()
+            continue
+        if character == "\n" and delimiters:
+            last = re.compile(rf"^\t*{delimiters.pop(0)}$", re.MULTILINE).search(text, at + 1)
+            at = last.end() if last else at + 1
+            continue
+        if opening in _PAIRS and text.startswith("$'", at):
+            at = end_of_quote(text, at + 1)
+            continue
         if character == "\\" and opening != "'":
             at += 2
             continue
