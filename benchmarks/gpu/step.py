@@ -10,7 +10,8 @@ rollout.n_gpus_per_node=2 trainer.max_staleness=1`` for two and two.
 ``--lengths drawn``: GSM8K prompts, each response as long as a log-normal distribution said beforehand
 (forced_lengths.py). ``--lengths 512``: 64 prompts of 128 tokens, 8 responses of 512 tokens each, the setting of which
 TRL's figures are known. ``--bare`` gives the same requests to the engine alone, in the same run. ``generating`` is what
-generation took, beside training where that goes on meanwhile; ``gen`` is what a step waited for it.
+generation took, beside training where that goes on meanwhile; ``gen`` is what a step waited for it. A run is ended in
+the step after the last measured one, without a checkpoint.
 """
 
 import argparse
@@ -64,23 +65,32 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         f"data.max_response_length={512 if drawn else arguments.lengths}",
         f"rollout.name=forced_{backend}",
         f"plugins.load=[{HERE / 'forced_lengths.py'}]",
-        f"trainer.total_training_steps={arguments.steps}",
+        f"trainer.total_training_steps={arguments.steps + 1}",
         f"trainer.output_dir={folder}",
         *(AS_HF_ROUNDS if backend == "hf" else ()),
         *([f"rollout.options.python={arguments.python}"] if arguments.python and backend != "hf" else []),
         *arguments.overrides,
     ]
     start = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "corerl", "train", str(HERE / "grpo.yaml"), *config],
         env={**os.environ, "CORERL_REQUESTS": str(requests), "CORERL_LENGTHS": arguments.lengths},
         stdout=subprocess.DEVNULL,
-        check=False,
     )
-    if done.returncode:
-        return {"exit code": done.returncode}
-    [log] = folder.glob("default/*/metrics.jsonl")
-    steps = [record for record in read_metrics(log) if record["step"] > 0]
+    steps: list[dict[str, Any]] = []
+    try:
+        while len(steps) < arguments.steps:
+            if process.poll() is not None:
+                return {"exit code": process.returncode}
+            time.sleep(0.2)
+            logs = folder.glob("default/*/metrics.jsonl")
+            steps = [record for log in logs for record in read_metrics(log) if record["step"] > 0]
+        for _ in range(2):  # the second signal ends the run without a checkpoint
+            process.terminate()
+            time.sleep(1)
+        process.wait(timeout=120)
+    finally:
+        process.kill()
     later = steps[1:] or steps
 
     def mean(name: str) -> float:
