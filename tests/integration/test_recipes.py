@@ -1,6 +1,5 @@
 """examples/recipes: each one passes the check, and its tiny form trains three steps."""
 
-import os
 import re
 import runpy
 import shlex
@@ -15,10 +14,6 @@ from corerl.telemetry.metrics_log import read_metrics
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 NAMES = sorted(folder.name for folder in RECIPES.iterdir() if (folder / "config.yaml").is_file())
-DEFAULT = ("dapo", "ppo-gsm8k-notes")
-every_combination = pytest.mark.skipif(
-    "CORERL_EVERY_COMBINATION" not in os.environ, reason="CORERL_EVERY_COMBINATION=1 runs all recipes"
-)
 SIGNS = {
     "dapo": "training/num_gen_prompts",
     "gspo-experts": "actor/router_entropy",
@@ -40,9 +35,7 @@ def commands(script: Path) -> list[list[str]]:
     return [words for words in map(shlex.split, lines) if words]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in DEFAULT else pytest.param(name, marks=every_combination) for name in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_its_tiny_form_trains_three_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("examples").symlink_to(RECIPES.parent)

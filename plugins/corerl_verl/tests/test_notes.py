@@ -1,7 +1,6 @@
 """Five commands that notes on verl publish run two steps, and docs/verl.md has a line for each name of the notes."""
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,12 +41,6 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-every_combination = pytest.mark.skipif(
-    "CORERL_EVERY_COMBINATION" not in os.environ, reason="CORERL_EVERY_COMBINATION=1 runs all commands"
-)
-
-
-@every_combination  # a recipe of tests/integration/test_recipes.py is the first of them
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_passes_the_check_and_trains_two_steps(
     name: str, material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
