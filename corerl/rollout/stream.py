@@ -5,14 +5,12 @@ begin it. During step s, k · B groups beyond the step's own B are therefore ope
 ``data.train_batch_size``. With k = 0 a step's groups are begun by the weights of the step before, and their numbers
 do not depend on the order in which responses come. A group that the batch filter drops gives its place to the next.
 
-A group that began with version v must be trained by step v + 1 + k, its deadline. A step may take groups in another
-order than that of their numbers as long as all others can still meet their deadlines.
+A group must also be trained in time (:mod:`corerl.rollout.choice`).
 """
 
 import asyncio
 import dataclasses
 import functools
-import itertools
 import math
 import time
 import weakref
@@ -28,10 +26,12 @@ from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.errors import LostError, NonFiniteError, RunError
 from corerl.rollout.agents import agent_metrics
+from corerl.rollout.choice import Choice
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.groups import Group
 from corerl.rollout.player import Player, all_or_none
 from corerl.rollout.requests import greedy_sampling
+from corerl.rollout.restored import Fitting
 from corerl.rollout.scored import FinishedGroup, ScoredRollouts, score_tensors
 from corerl.rollout.scoring import check_error_rate
 from corerl.seeding import Seeds
@@ -119,15 +119,13 @@ class Stream:
         vocabulary: int = 0,
         measured: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._vocabulary, self._measured = vocabulary or math.inf, measured
+        self._measured = measured
         self._config, self._player, self._prompts, self._sampler = config, player, prompts, sampler
         self._sampling, self._filter, self._total_steps = sampling, batch_filter, total_steps
         self._greedy = greedy_sampling(sampling) if greedy_baseline else None
         self._size, self._max_staleness = config.data.train_batch_size, config.trainer.max_staleness
-        self._order = config.trainer.batch_order or ("windowed" if self._max_staleness else "fifo")
-        self._window = config.trainer.batch_window or self._size
-        over_samples = self._order == "first_finished" and not self._max_staleness
-        self._extra = (config.trainer.batch_window or 0) if over_samples else 0
+        self._choice = Choice(config)
+        self._fitting = Fitting(config, sampling, self._greedy, vocabulary or math.inf, player.plays_episodes)
         self._seeds_of = functools.lru_cache(maxsize=4)(functools.partial(seeds.training_requests, count=self._size))
         self._loop = EventLoop(background=bool(self._max_staleness))
         self._members: dict[int, _Member] = {}
@@ -142,9 +140,6 @@ class Stream:
         self._version = self._places = self._finished = 0
         self._ready = 0
         """members that wait to be trained"""
-        self._awaited: set[int] = set()
-        self._lacking = 0
-        """so many groups of these numbers have to end before a step has its groups"""
         self._dropped: list[ScoredRollouts] = []
         self._left_out = 0
         """groups so far, of which others took the places"""
@@ -192,12 +187,12 @@ class Stream:
     async def _take(self, step: int) -> tuple[StepGroups, float]:
         """The groups, and when their last response was complete."""
         ahead = min(self._max_staleness, self._total_steps - step)
-        self._version, self._places = step - 1, self._size * (1 + ahead) + self._extra
-        self._lacking = 0
-        self._keep_fitting(step)
+        self._version, self._places = step - 1, self._size * (1 + ahead) + self._choice.extra
+        self._choice.begin()
+        self._restored = self._fitting.of(self._restored.values(), step) if self._restored else {}
         self._admit()
         start = time.perf_counter()
-        while not (members := self._chosen(step)):
+        while self._ready < self._size or not (members := self._choice.of(step, self._members.values())):
             self._changed.clear()
             self._check()
             await self._changed.wait()
@@ -208,7 +203,7 @@ class Stream:
         self._ready -= len(members)
         for member in members:
             self._leave(member)
-        if self._extra:
+        if self._choice.extra:
             await self._end_others()
         taken = self._of_step(step, members, dropped)
         metrics = {**taken.metrics, **self._measured(), "rollout/failed_groups": float(len(failed))}
@@ -226,39 +221,6 @@ class Stream:
                 "faster)"
             )
 
-    def _keep_fitting(self, step: int) -> None:
-        """Of the groups of a checkpoint, keep those that this run can train from ``step`` on.
-
-        They were finished with another config if ``trainer.resume_with_changes`` is set, or come from others.
-        """
-        kept: dict[int, FinishedGroup] = {}
-        for group in sorted(self._restored.values(), key=_oldest):
-            in_time = step + len(kept) // self._size <= _oldest(group) + 1 + self._max_staleness
-            if in_time and self._fits(group):
-                kept[group.number] = group
-        if left := len(self._restored) - len(kept):
-            say(
-                f"{left} finished groups of the checkpoint do not fit this run, and are generated again: they are too "
-                "old, or have another number or length of responses, other parts, or tokens that the model lacks"
-            )
-        self._restored = kept
-
-    def _fits(self, group: FinishedGroup) -> bool:
-        rollouts, baseline, data = group.scored.rollouts, group.baseline, self._config.data
-        rows = [*rollouts.rows(), *(baseline.rollouts.rows() if baseline is not None else ())]
-        prompts = {own.token_ids for own in rollouts.prompts} - {group.prompt.token_ids}
-        longest = max(data.max_prompt_length, len(group.prompt.token_ids)) + self._sampling.max_tokens
-        return (
-            len(group.scored) == self._sampling.n
-            and (0 if baseline is None else len(baseline)) == (0 if self._greedy is None else self._greedy.n)
-            and (rollouts.episodes is not None) == self._player.plays_episodes
-            and all(len(row.completion.token_ids) <= self._sampling.max_tokens for row in rows)
-            and all(len(row.prompt_ids) + len(row.completion.token_ids) <= longest for row in rows)
-            and all(len(prompt) <= data.max_prompt_length for prompt in prompts)
-            and all(max(ids) < self._vocabulary for row in rows for ids in (row.prompt_ids, row.completion.token_ids))
-            and all(version <= self._version for row in rows for *_, version in row.completion.version_runs())
-        )
-
     def _admit(self) -> None:
         """Begin groups, as many as there are places."""
         while len(self._members) < self._places and self._failure is None:
@@ -275,7 +237,7 @@ class Stream:
 
     def _member(self, number: int) -> _Member:
         step, place = divmod(number, self._size)
-        has_all = self._filter is None and not self._extra
+        has_all = self._filter is None and not self._choice.extra
         batch = f"train-{(number - self._left_out) // self._size + 1}" if has_all else "train"
         prompt = self._prompts[self._sampler.prompt(number)]
         group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
@@ -306,7 +268,7 @@ class Stream:
         except BaseException as error:  # also Stopped, which a signal raises in whatever runs
             self._failure = self._failure or error
         finally:
-            self._lacking -= member.number in self._awaited
+            self._choice.ended(member.number)
             self._changed.set()
 
     async def _scored_or_again(self, member: _Member) -> ScoredRollouts | None:
@@ -364,42 +326,6 @@ class Stream:
         if ended:
             await asyncio.wait(ended)
         await self._player.idle()
-
-    def _chosen(self, step: int) -> list[_Member]:
-        """The groups to be trained in ``step``, by number; none if more have to finish before."""
-        if self._ready < self._size or self._lacking > 0:
-            return []
-        members = self._members.values()  # in the order of their numbers: they are admitted in it
-        if self._order == "fifo":
-            due = list(itertools.islice(members, self._size))
-            return due if all(member.finished for member in due) else self._wait_for(1, due)
-        if self._extra:
-            first = sorted((each for each in members if each.finished), key=lambda member: member.finished)
-            return sorted(first[: self._size], key=lambda member: member.number)
-        chosen: dict[_Member, None] = {}
-        for deadline in range(step, step + self._max_staleness + 1):
-            due = [member for member in members if self._deadline(member) <= deadline]
-            later = self._size * (deadline - step)  # as many can be trained in the steps between
-            lacking = len(due) - later - sum(self._deadline(member) <= deadline for member in chosen)
-            if lacking > 0:
-                ready = [member for member in due if member.finished and member not in chosen]
-                if len(ready) < lacking:
-                    return self._wait_for(lacking - len(ready), due)
-                chosen |= dict.fromkeys(sorted(ready, key=lambda member: member.finished)[:lacking])
-        width = len(members) if self._order == "first_finished" else self._size + self._window
-        window = [each for each in itertools.islice(members, width) if each.finished and each not in chosen]
-        window.sort(key=lambda member: member.finished)
-        chosen |= dict.fromkeys(window[: self._size - len(chosen)])
-        return sorted(chosen, key=lambda member: member.number) if len(chosen) == self._size else []
-
-    def _wait_for(self, lacking: int, members: Sequence[_Member]) -> list[_Member]:
-        """No groups before so many of the open ones among these have ended; so few choices look at all members."""
-        self._lacking, self._awaited = lacking, {member.number for member in members if not member.finished}
-        return []
-
-    def _deadline(self, member: _Member) -> float:
-        """The last step that may train a group."""
-        return math.inf if member.version is None else member.version + 1 + self._max_staleness
 
     def _check(self) -> None:
         """Raise what ended the stream."""
@@ -467,8 +393,3 @@ class Stream:
             "training/staleness/max": float(max(lags, default=0)),
             "training/staleness/token_mean": scored.token_staleness(step),
         }
-
-
-def _oldest(group: FinishedGroup) -> int:
-    """The version of the weights that began it."""
-    return min(group.scored.rollouts.begun_with(), default=0)

@@ -22,6 +22,7 @@ from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
 from corerl.errors import DeadlineError, EngineDeadError, NonFiniteError, RunError
+from corerl.rollout.choice import Choice
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.stream import Stream
@@ -219,18 +220,19 @@ def test_a_step_takes_its_groups_as_soon_as_they_have_finished(stream, order, wi
     is_dropped = [draw.random() < 0.3 for _ in range(1000)]
     options = {"max_staleness": 2, "batch_order": order, "batch_window": window, "total_steps": 18}
     made = stream(engine, most=most, size=3, keep=lambda _: torch.tensor([not is_dropped.pop()] * 2), **options)
-    choose, seen = made._chosen, Counter()
+    choice, seen = made._choice, Counter()
+    choose = choice.of
 
-    def checked(step):
-        lacking, awaited, made._lacking = made._lacking, made._awaited, 0
-        due = choose(step)
-        made._lacking, made._awaited = lacking, awaited
-        found = choose(step)
+    def checked(step, members):
+        lacking, awaited, choice._lacking = choice._lacking, choice._awaited, 0
+        due = choose(step, members)
+        choice._lacking, choice._awaited = lacking, awaited
+        found = choose(step, members)
         assert found == due
         seen[bool(found), lacking > 0] += 1
         return found
 
-    made._chosen = checked
+    choice.of = checked
     for step in range(1, 19):
         made.take(step)
         engine.version = step
@@ -239,8 +241,8 @@ def test_a_step_takes_its_groups_as_soon_as_they_have_finished(stream, order, wi
 
 def test_groups_that_end_while_a_step_waits_for_others_cost_no_look_at_all_groups(stream, monkeypatch):
     """With the slowest of 12 due groups outstanding, 12 of the next step end: the stream looks at the 24 twice."""
-    looks, deadline = [], Stream._deadline
-    monkeypatch.setattr(Stream, "_deadline", lambda self, member: looks.append(1) or deadline(self, member))
+    looks, deadline = [], Choice._deadline
+    monkeypatch.setattr(Choice, "_deadline", lambda self, member: looks.append(1) or deadline(self, member))
     made = stream(Engine({1: 0.3} | {token: 0.01 * token for token in range(2, 13)}), max_staleness=1, size=12)
     made.take(1)
     made._player._queue._generate.__self__.version = 1
