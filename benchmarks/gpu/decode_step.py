@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import collections
 import gzip
+import itertools
 import json
 import subprocess
 import tempfile
@@ -38,13 +39,17 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROFILED = 64
 """tokens of the profiled generation"""
 
-LOOP = "run_busy_loop"
-"""function of the thread that schedules and launches"""
+LOOPS = ("run_busy_loop", "worker_busy_loop", "async_output_busy_loop")
+"""functions of the threads that schedule, launch, and send outputs; the last two are those of a worker's process"""
+
+CALLS = itertools.count()
+"""generations so far"""
 
 
 def generate(backend: RolloutBackend, asked: argparse.Namespace, tokens: int) -> float:
     """Seconds of a generation."""
-    prompts = [[1000 + 131 * number + place for place in range(128)] for number in range(asked.requests // 8)]
+    first = 1000 + 7 * next(CALLS) * asked.new_prompts
+    prompts = [[first + 131 * number + place for place in range(128)] for number in range(asked.requests // 8)]
     sampling = SamplingParams(max_tokens=tokens, n=8, ignore_eos=True, seed=1)
     requests = [GenerationRequest(f"r{number}", prompt, sampling) for number, prompt in enumerate(prompts)]
     began = time.perf_counter()
@@ -109,9 +114,7 @@ def stacks(program: str, seconds: float, folder: Path) -> None:
         for line in out.read_text().splitlines():
             stack, number = line.rsplit(" ", 1)
             frames, count = stack.split(";"), int(number)
-            if not any(
-                LOOP in frame or "worker_busy_loop" in frame or "async_output_busy" in frame for frame in frames
-            ):
+            if not any(loop in frame for frame in frames for loop in LOOPS):
                 continue
             total += count
             own[frames[-1]] += count
@@ -135,6 +138,7 @@ def main() -> None:
     cli.add_argument("--replicas", type=int, default=1)
     cli.add_argument("--tokens", type=int, default=512)
     cli.add_argument("--repeats", type=int, default=2)
+    cli.add_argument("--new-prompts", action="store_true", help="in each generation, as in a step: none is cached")
     cli.add_argument("--trace", action="store_true", help="profile a generation")
     cli.add_argument("--py-spy", help="path of the program py-spy")
     cli.add_argument("--engine-args", type=json.loads, default={}, help="further arguments of the engine, as JSON")
