@@ -2,7 +2,7 @@
 
 import pytest
 
-from corerl_tools.report.seconds import at_peak, seconds_lines
+from corerl_tools.report.seconds import at_peak, mean_seconds, seconds_lines
 
 
 def step(number, **changed):
@@ -57,3 +57,10 @@ def test_parts_that_some_steps_lack_are_means_over_all_steps_and_numbers_that_ar
     line, peak = seconds_lines([SLOW, step(2), evaluated], {})
     assert "13.00 s" in line and "old_log_prob 1.00" in line
     assert "perf/mfu/actor: 0.50;" in peak and "update_actor 3.00, old_log_prob 1.00, ref 1.00" in peak
+
+
+def test_a_part_of_a_few_steps_has_its_share_of_all_of_them():
+    """Not the mean of the steps that have the part; evaluation before training is no part of a step."""
+    found = mean_seconds([{"step": 0, "timing_s/testing": 9.0}, SLOW, step(2), step(3, **{"timing_s/save": 2.0})])
+    assert found["save"] == 1.0 and found["step"] == 12.0 and "testing" not in found
+    assert mean_seconds([{"step": 0, "timing_s/testing": 9.0}]) == {}

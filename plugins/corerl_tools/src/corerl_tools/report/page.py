@@ -21,7 +21,7 @@ from corerl import __version__
 from corerl.files import atomic_path
 from corerl_tools.report.runs import Record, config_defaults, run_names, run_values
 from corerl_tools.report.samples import Samples, read_samples
-from corerl_tools.report.seconds import seconds_lines
+from corerl_tools.report.seconds import mean_seconds, seconds_lines
 from corerl_tools.report.timelines import read_timelines
 
 SCRIPTS = (
@@ -54,6 +54,7 @@ def write_page(path: Path, folders: Sequence[Path], records: Sequence[Sequence[R
     names = run_names(folders)
     runs = [run_values(*each) for each in zip(folders, names, records, strict=True)]
     for run, of_run in zip(runs, records, strict=True):
+        run["seconds"] = mean_seconds(of_run)
         run["allowed"] = next(iter(seconds_lines(of_run, run["config"])[1:]), "")
     parts, index = pack_samples([read_samples(folder, samples // len(folders)) for folder in folders], runs)
     parts |= pack_timelines(read_timelines(folders), runs)

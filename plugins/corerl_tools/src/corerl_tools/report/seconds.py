@@ -17,12 +17,9 @@ def seconds_lines(records: Sequence[Record], settings: Mapping[str, str]) -> lis
     Args:
         settings: flat keys of the config -> values (:func:`corerl_tools.report.runs.flat`).
     """
-    steps = [record for record in records if record.get("timing_s/step", 0.0) > 0 and record["step"] > 0]
-    steps = steps[1:] or steps
+    steps, seconds = _later(records), mean_seconds(records)
     if not steps:
         return []
-    names = dict.fromkeys(name for record in steps for name in record if name.startswith("timing_s/"))
-    seconds = {name.removeprefix("timing_s/"): _mean(steps, name) for name in names}
     whole = seconds.pop("step")
     parts = {name: each for name, each in seconds.items() if each >= LEAST * whole}
     if (other := whole - sum(parts.values())) >= LEAST * whole:
@@ -40,6 +37,13 @@ def seconds_lines(records: Sequence[Record], settings: Mapping[str, str]) -> lis
             f"products: {each}; {least:.2f} of {took:.2f} s"
         )
     return lines
+
+
+def mean_seconds(records: Sequence[Record]) -> dict[str, float]:
+    """Part -> its mean seconds in the steps after the first, 0 in a step without it; ``step`` is the whole."""
+    steps = _later(records)
+    names = dict.fromkeys(name for record in steps for name in record if name.startswith("timing_s/"))
+    return {name.removeprefix("timing_s/"): _mean(steps, name) for name in names}
 
 
 def at_peak(steps: Sequence[Record], settings: Mapping[str, str]) -> dict[str, float]:
@@ -64,6 +68,12 @@ def at_peak(steps: Sequence[Record], settings: Mapping[str, str]) -> dict[str, f
         trainers = max(1, _number(settings, "runtime.nnodes", 1) * _number(settings, "runtime.n_gpus_per_node", 0))
         found["gen"] = forward * response / (prompt + response) * (trainers / own if own else 1)
     return found
+
+
+def _later(records: Sequence[Record]) -> Sequence[Record]:
+    """Those of the steps after the first."""
+    steps = [record for record in records if record.get("timing_s/step", 0.0) > 0 and record["step"] > 0]
+    return steps[1:] or steps
 
 
 def _has(record: Record) -> bool:

@@ -14,13 +14,11 @@ const PHASES = [
   "update_weights",
 ];
 
-/** The parts of a step that pass one after the other, and what is left of the step. */
+/** The parts of a step that pass one after the other. */
 function phasesOf(run) {
-  const names = Object.keys(run.curves.metrics)
-    .filter((name) => name.startsWith("timing_s/"))
-    .map((name) => name.slice(9));
+  const names = Object.keys(run.seconds);
   const ahead = names.includes("wait") ? ["gen", "reward"] : []; // they pass during earlier steps
-  const kept = names.filter((name) => !["step", "testing", ...ahead].includes(name));
+  const kept = names.filter((name) => !["step", ...ahead].includes(name));
   return kept.sort((a, b) => ((PHASES.indexOf(a) + 99) % 99) - ((PHASES.indexOf(b) + 99) % 99));
 }
 
@@ -30,8 +28,8 @@ function phaseColour(name) {
 }
 
 function meanSeconds(run) {
-  const phases = phasesOf(run).map((name) => [name, meanOf(run, `timing_s/${name}`)]);
-  const rest = meanOf(run, "timing_s/step") - phases.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const phases = phasesOf(run).map((name) => [name, run.seconds[name]]);
+  const rest = run.seconds.step - phases.reduce((sum, [, seconds]) => sum + seconds, 0);
   return rest > 0 ? [...phases, ["other", rest]] : phases;
 }
 
