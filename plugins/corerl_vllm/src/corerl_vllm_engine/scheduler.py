@@ -14,16 +14,9 @@ import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import SchedulerStats
-from vllm.v1.outputs import LogprobsLists
 
-TOKENS = 16
-"""tokens of a request that are reported together after its first; an aborted request loses unreported tokens"""
-
-SETTLED = 2
-"""tokens at the start of a block for which the manager is asked: it may learn the last token of a block a step late"""
-
-STALE = ("async_tokens_to_discard", "num_stale_output_tokens")
-"""counts of a request whose tokens under way are dropped; each release of vLLM has one of them"""
+from corerl_vllm_engine.cohort import Cohort, is_at_end
+from corerl_vllm_engine.responses import TOKENS, Response
 
 EXTRAS = (
     "prompt_logprobs_dict",
@@ -76,11 +69,6 @@ def is_plain(step: Any, result: Any) -> bool:
     )
 
 
-def is_at_end(place: int, size: int) -> bool:
-    """Whether a token in this place of a block may need memory, or let other requests share a block."""
-    return place < SETTLED or place == size - 1
-
-
 def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
     """``allocate_slots`` of vLLM's KVCacheManager, with fewer calls for models of full attention; unchanged for others.
 
@@ -103,88 +91,6 @@ def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
     return allocate_slots
 
 
-class _Response:
-    """The tokens of a request that are not reported yet.
-
-    Attributes:
-        tokens: their ids.
-        log_probs, ranks: of the tokens, if no most likely tokens are reported.
-        parts: otherwise arrays of log-probs and a range of rows in them, which together are those of the tokens.
-        experts: those of the tokens that were read, where vLLM returns them.
-        pending: number of the last ``tokens`` that the request does not have yet.
-        room: number of tokens that need nothing but to be appended, unless one ends the response.
-        stops: tokens that end the response.
-        longest: output tokens that end it.
-        is_plain: whether the request needs one token a step, and nothing else.
-        reported: number of most likely tokens that are reported at each position.
-    """
-
-    __slots__ = (
-        "experts",
-        "is_plain",
-        "log_probs",
-        "longest",
-        "parts",
-        "pending",
-        "ranks",
-        "reported",
-        "request",
-        "room",
-        "stops",
-        "tokens",
-    )
-
-    def __init__(self, request: Any, max_model_len: int) -> None:
-        self.request = request
-        self.tokens: list[int] = []
-        self.log_probs: list[float] = []
-        self.ranks: list[int] = []
-        self.parts: list[tuple[Any, int, int]] = []
-        self.experts: list[Any] = []
-        self.is_plain, self.reported, self.pending, self.room = False, 0, 0, 0
-        sampling = getattr(request, "sampling_params", None)
-        if sampling is not None:
-            self.stops = {sampling.eos_token_id, *(sampling.stop_token_ids or ())}
-            self.reported = sampling.num_logprobs or 0
-            self.longest = min(request.max_tokens, max_model_len - request.num_prompt_tokens)
-            self.is_plain = sampling.num_logprobs is not None and not (
-                sampling.min_tokens
-                or sampling.repetition_detection
-                or request.structured_output_request
-                or request.has_encoder_inputs
-                or request.resumable
-            )
-
-    def make_room(self) -> None:
-        """Set ``room``, after vLLM's own function has taken in a token."""
-        request, self.room = self.request, 0
-        if self.is_plain and not any(getattr(request, name, 0) for name in STALE):
-            self.room = max(0, min(TOKENS - 1 - len(self.tokens), self.longest - 1 - request.num_output_tokens))
-
-    def note(self, log_probs: Any) -> None:
-        """Keep the log-probs of tokens that vLLM's own function took in."""
-        if self.reported:
-            self.parts.append((log_probs, 0, len(log_probs.logprobs)))
-        else:
-            self.log_probs += log_probs.logprobs[:, 0].tolist()
-            self.ranks += log_probs.sampled_token_ranks.tolist()
-
-    def take(self) -> tuple[list[int], LogprobsLists | None]:
-        """All of them, which are reported now."""
-        tokens, log_probs, ranks, parts = self.tokens, self.log_probs, self.ranks, self.parts
-        self.tokens, self.log_probs, self.ranks, self.parts = [], [], [], []
-        if log_probs:
-            ids, values = np.array(tokens, np.int32)[:, None], np.array(log_probs, np.float32)[:, None]
-            return tokens, LogprobsLists(ids, values, np.array(ranks, np.int32), None)
-        if not parts:
-            return tokens, None
-        width = 1 + self.reported  # a step's arrays are as wide as its widest request
-        cut = [
-            (step[0][start:end, :width], step[1][start:end, :width], step[2][start:end]) for step, start, end in parts
-        ]
-        return tokens, LogprobsLists(*map(np.concatenate, zip(*cut, strict=True)), None)
-
-
 class _Gathering:
     """A wrapper of one of vLLM's schedulers."""
 
@@ -201,7 +107,9 @@ class _Gathering:
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._responses: dict[str, _Response] = {}
+        self._responses: dict[str, Response] = {}
+        self._cohort: Cohort | None = None
+        """of the last step; None: it was not steady"""
         self._preempted, self._reported = 0, 0.0
         parallel = arguments["vllm_config"].parallel_config
         self._part = parallel.data_parallel_rank
@@ -212,46 +120,54 @@ class _Gathering:
         self._has_steady = self._appends and parallel.pipeline_parallel_size == 1 and not needs_more
 
     def schedule(self, *asked: Any, **more: Any) -> Any:
-        """vLLM's own step without requests, to which the tokens of :meth:`_steady` requests are added."""
-        steady = self._steady() if self._has_steady else None
-        if steady is None:
+        """vLLM's own step without requests, to which the tokens of a steady cohort are added."""
+        cohort = self._steady() if self._has_steady else None
+        if cohort is None:
+            self._cohort = None
             self._settle_all()
             return super().schedule(*asked, **more)  # type: ignore[misc]
-        requests, outputs, blocks = steady
+        blocks = self._blocks_of(cohort)
         running, self.running = self.running, []
         try:
             step = super().schedule(*asked, **more)  # type: ignore[misc]
         finally:
             self.running = running
-        names = [request.request_id for request in requests]
+        names = cohort.names
         step.num_scheduled_tokens, step.total_num_scheduled_tokens = dict.fromkeys(names, 1), len(names)
         if not self.use_v2_model_runner:
             self.prev_step_scheduled_req_ids.update(names)
         cached = step.scheduled_cached_reqs
         cached.req_ids, cached.new_block_ids = names, blocks
-        cached.num_computed_tokens = [request.num_computed_tokens for request in requests]
-        cached.num_output_tokens = outputs
+        cached.num_computed_tokens, cached.num_output_tokens = cohort.computed, cohort.outputs
         placeholder = self.placeholder
-        for request in requests:
+        for request in cohort.requests:
             request.num_computed_tokens += 1
             request.num_in_flight_tokens += 1
             request.num_output_placeholders += placeholder
         return step
 
-    def _steady(self) -> tuple[list[Any], list[int], list[Any]] | None:
-        """The requests of a step in which each running request needs one token and nothing else, their numbers of
-        output tokens, and their new blocks; None: this step is not such a one.
+    def _steady(self) -> Cohort | None:
+        """The requests of a step in which each running request needs one token and nothing else; None: this step is
+        not such a one.
         """
         if len(self.requests) != len(self.running) or not 0 < len(self.running) <= self.max_num_scheduled_tokens:
             return None
         if self.pause_state.name != "UNPAUSED" or getattr(self, "aux_output_connector", None):
             return None
-        size = self.kv_cache_manager.coordinator.single_type_managers[0].block_size
+        cohort = self._cohort
+        if cohort is not None and cohort.room > 0 and len(cohort.names) == len(self.running):
+            cohort.advance()
+        else:
+            cohort = self._cohort = self._found()
+        if cohort is None or cohort.full() > self.kv_cache_manager.block_pool.get_num_free_blocks():
+            return None
+        return cohort
+
+    def _found(self) -> Cohort | None:
+        """The cohort, if every request was looked at; it stays until one ends, or a step is not steady."""
         responses, placeholder = self._responses, self.placeholder
-        requests: list[Any] = []
+        members: list[Response] = []
         outputs: list[int] = []
-        at_ends: list[tuple[int, _Response]] = []
-        full = 0
         for request in self.running:
             response = responses.get(request.request_id)
             if response is None or not response.is_plain:
@@ -265,28 +181,38 @@ class _Gathering:
                 if under_way > 0 and computed + 2 - under_way >= prompt + request.max_tokens:
                     continue  # its last token is under way
                 return None
-            place = computed % size
-            if is_at_end(place, size):
-                at_ends.append((len(requests), response))
-                full += place == 0
-            requests.append(request)
+            members.append(response)
             outputs.append(output)
-        if not requests or full > self.kv_cache_manager.block_pool.get_num_free_blocks():
+        if not members:
             return None
-        if not self.use_v2_model_runner and not self.prev_step_scheduled_req_ids.issuperset(
-            request.request_id for request in requests
-        ):
-            return None
-        blocks: list[Any] = [None] * len(requests)
-        for number, response in at_ends:
+        cohort = Cohort(members, outputs, self.kv_cache_manager.coordinator.single_type_managers[0].block_size)
+        is_known = self.use_v2_model_runner or self.prev_step_scheduled_req_ids.issuperset(cohort.names)
+        return cohort if is_known else None
+
+    def _blocks_of(self, cohort: Cohort) -> list[Any]:
+        """New blocks of each request; None: it needs none.
+
+        vLLM is asked for requests that need a block, or have a full one that others do not share yet.
+        """
+        manager = self.kv_cache_manager.coordinator.single_type_managers[0]
+        size, shared = manager.block_size, manager.num_cached_block
+        has_whole_blocks = size == manager.block_pool.hash_block_size
+        blocks: list[Any] = [None] * len(cohort.names)
+        for number in cohort.at_ends():
+            response, computed = cohort.responses[number], cohort.computed[number]
+            request = response.request
+            known = min(computed + 1, len(request._all_token_ids) + response.pending)
+            if has_whole_blocks and computed % size and known // size <= shared.get(request.request_id, 0):
+                continue
             self._settle(response)
-            blocks[number] = self.kv_cache_manager.allocate_slots(response.request, 1).get_block_ids(allow_none=True)
-        return requests, outputs, blocks
+            blocks[number] = self.kv_cache_manager.allocate_slots(request, 1).get_block_ids(allow_none=True)
+        return blocks
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         scheduled = scheduler_output.num_scheduled_tokens
         if self._appends and is_plain(scheduler_output, model_runner_output):
-            scheduler_output.num_scheduled_tokens = self._append(scheduled, model_runner_output)
+            is_one_each = scheduler_output.total_num_scheduled_tokens == len(scheduled)
+            scheduler_output.num_scheduled_tokens = self._append(scheduled, is_one_each, model_runner_output)
         else:
             self._settle_all()
         by_client = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
@@ -296,6 +222,7 @@ class _Gathering:
         return by_client
 
     def finish_requests(self, *asked: Any, **more: Any) -> Any:
+        self._cohort = None
         self._settle_all()
         requests = super().finish_requests(*asked, **more)  # type: ignore[misc]
         for request in requests:
@@ -304,6 +231,7 @@ class _Gathering:
 
     def _preempt_request(self, request: Any, *asked: Any, **more: Any) -> Any:
         self._preempted += 1
+        self._cohort = None
         response = self._responses.get(request.request_id)
         if response is not None:
             self._settle(response)
@@ -326,6 +254,7 @@ class _Gathering:
 
     def reset_prefix_cache(self, *asked: Any, **more: Any) -> Any:
         """With requests: their ids -> their tokens so far, with those that were not reported yet; vLLM returns True."""
+        self._cohort = None
         self._settle_all()
         tokens = {name: request.num_output_tokens for name, request in self.requests.items()}
         before = self._preempted
@@ -333,16 +262,22 @@ class _Gathering:
         self._preempted = before  # an update takes the cache of all
         return tokens if reset and tokens else reset
 
-    def _append(self, scheduled: Mapping[str, int], step: Any) -> dict[str, int]:
+    def _append(self, scheduled: Mapping[str, int], is_one_each: bool, step: Any) -> dict[str, int]:
         """Keep tokens that need nothing else; returns the scheduled tokens of all other requests."""
         left: dict[str, int] = {}
         log_probs, ranks = step.logprobs.logprobs[:, 0].tolist(), step.logprobs.sampled_token_ranks.tolist()
-        for row, name in enumerate(step.req_ids):
-            response, sampled, count = self._responses.get(name), step.sampled_token_ids[row], scheduled[name]
-            if response is None or not response.room or count != 1 or len(sampled) != 1 or sampled[0] in response.stops:
+        names, cohort = step.req_ids, self._cohort
+        responses: list[Response] | list[Response | None]
+        if cohort is not None and names == cohort.names:
+            responses = cohort.responses
+        else:
+            responses = [self._responses.get(name) for name in names]
+        for row, (response, sampled) in enumerate(zip(responses, step.sampled_token_ids, strict=True)):
+            appends = response is not None and response.room and (is_one_each or scheduled[names[row]] == 1)
+            if response is None or not appends or len(sampled) != 1 or sampled[0] in response.stops:
                 if response is not None:
                     self._settle(response)
-                left[name] = count
+                left[names[row]] = scheduled[names[row]]
                 continue
             response.room -= 1
             response.pending += 1
@@ -354,7 +289,7 @@ class _Gathering:
                 response.ranks.append(ranks[row])
         return left
 
-    def _settle(self, response: _Response) -> None:
+    def _settle(self, response: Response) -> None:
         """Append tokens to the request; vLLM's own function shares its block at the next report."""
         pending, response.pending = response.pending, 0
         if pending:
@@ -372,7 +307,7 @@ class _Gathering:
         name, log_probs = output.request_id, output.new_logprobs
         response = self._responses.get(name)
         if response is None:
-            response = self._responses[name] = _Response(self.requests.get(name), self.max_model_len)
+            response = self._responses[name] = Response(self.requests.get(name), self.max_model_len)
         response.tokens += output.new_token_ids
         if log_probs is not None:
             response.note(log_probs)

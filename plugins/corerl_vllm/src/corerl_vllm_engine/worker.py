@@ -18,6 +18,10 @@ from corerl_vllm_engine.adapter import Adapter
 
 invariant.keep_plain_weights()  # vLLM imports this module before it loads the model
 
+logger = logging.getLogger(f"vllm.{__name__}")
+
+SECOND_RUNNER = "vllm.v1.worker.gpu.model_runner"
+
 AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 """methods of layers that, on CUDA, use their weights unchanged"""
 
@@ -59,6 +63,7 @@ class Worker:
             self._corerl_take_hidden_states()
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             log_probs.prepare(sampler, keeps, bitwise)
+            self._corerl_step_quickly(samples=not keeps and not bitwise)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
         devices: list[str] = weights.visible_devices()
         return devices
@@ -150,6 +155,17 @@ class Worker:
     def corerl_stop_profile(self, rank: int) -> None:
         """End it, and write its files."""
         recorder.stop(self.corerl_profile, rank)
+
+    def _corerl_step_quickly(self, samples: bool) -> None:
+        """Use this package's steps, and its sampling if ``samples``, in vLLM's second model runner on CUDA."""
+        if self.device.type == "cuda" and type(self.model_runner).__module__ == SECOND_RUNNER:
+            from corerl_vllm_engine import sampling, steady  # kernels of triton
+
+            own = {
+                "steps": steady.use_in(self.model_runner),
+                "sampling": samples and sampling.use_in(self.model_runner),
+            }
+            logger.info("of corerl-vllm: %s", ", ".join(name for name in own if own[name]) or "no steps, no sampling")
 
     def _corerl_take_hidden_states(self) -> None:
         """Memory for the hidden states of the stage before, which vLLM makes in a warm-up that a CPU without compiled

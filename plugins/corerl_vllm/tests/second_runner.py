@@ -1,0 +1,135 @@
+"""Run by an interpreter that finds vLLM, on a GPU: its second model runner with and without corerl-vllm's steps.
+
+    PYTHONPATH=… python plugins/corerl_vllm/tests/second_runner.py
+
+``kernels``: tokens and log-probs of random logits beside vLLM's kernel and float64. ``engine``: one engine with random
+weights answers the same requests by vLLM's own steps and then by corerl-vllm's; memory is so short that requests are
+preempted, and responses end at different steps. Some requests are greedy, some have filters, which are left to vLLM's
+sampler. Prints a line of JSON for each.
+"""
+
+import json
+import os
+import random
+import tempfile
+from typing import Any
+
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+
+import torch
+from transformers import Qwen2Config
+from vllm import LLM, SamplingParams
+from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
+
+from corerl_vllm_engine import log_probs, sampling, steady
+
+VOCABULARY, REQUESTS, BLOCKS = 50_000, 48, 160
+
+
+def kernels() -> dict[str, Any]:
+    torch.manual_seed(0)
+    count, requests, device = 300, 400, "cuda"
+    found: dict[str, Any] = {"same": 0, "difference": 0.0}
+    for dtype, vocabulary in ((torch.bfloat16, VOCABULARY), (torch.float32, 151_936), (torch.float32, 7)):
+        logits = (5 * torch.randn(count, vocabulary, device=device)).to(dtype)
+        logits[3, : vocabulary // 2] = -torch.inf
+        rows = torch.randperm(requests, device=device)[:count].int()
+        temperature = torch.tensor([0.0, 0.7, 1.0, 1.3], device=device)[torch.arange(requests, device=device) % 4]
+        seeds = torch.randint(-(2**62), 2**62, (requests,), device=device)
+        places = torch.arange(count, device=device) * 3
+        lengths, prefilled = torch.arange(count, device=device).int(), torch.full((requests,), 9, device=device).int()
+        tokens, values, counts = sampling.sample(logits, rows, temperature, seeds, places, lengths, prefilled)
+        degree = temperature[rows.long()].double()[:, None]
+        exact = logits.double() / degree.where(degree > 0, 1.0)
+        theirs = gumbel_sample(exact.float(), rows, temperature, seeds, places, apply_temperature=False)
+        found["same"] += int((tokens[:, 0] == theirs).sum())
+        difference = (values - exact.log_softmax(dim=-1).gather(-1, tokens)).abs().max()
+        found["difference"] = max(found["difference"], float(difference))
+        assert counts.tolist() == [int(length >= 9) for length in range(count)]
+    return found | {"rows": 3 * count}
+
+
+def requests() -> tuple[list[Any], list[SamplingParams]]:
+    draw = random.Random(0)
+    prompts = [
+        {"prompt_token_ids": [draw.randrange(1000) for _ in range(draw.randrange(1, 90))]} for _ in range(REQUESTS)
+    ]
+    filters = [{}] * 5 + [{"temperature": 0.0}] * 2 + [{"top_p": 0.8}]
+    parameters = [
+        SamplingParams(
+            max_tokens=draw.choice([1, 2, 30, 31, 60, 90, 120]),
+            seed=number,
+            logprobs=0,
+            ignore_eos=True,
+            detokenize=False,
+            **filters[number % len(filters)],
+        )
+        for number in range(REQUESTS)
+    ]
+    return prompts, parameters
+
+
+def answers(llm: Any, prompts: list[Any], parameters: list[SamplingParams]) -> list[Any]:
+    """(tokens, log-probs) of each request."""
+    found = []
+    for output in llm.generate(prompts, parameters, use_tqdm=False):
+        tokens = list(output.outputs[0].token_ids)
+        values = [each[token].logprob for each, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
+        found.append((tokens, values))
+    return found
+
+
+def engine() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+        Qwen2Config(architectures=["Qwen2ForCausalLM"], dtype="bfloat16", **sizes, **heads).save_pretrained(folder)
+        llm = LLM(
+            model=folder,
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            enable_prefix_caching=False,
+            max_num_seqs=64,
+            max_num_batched_tokens=256,
+            num_gpu_blocks_override=BLOCKS,
+            gpu_memory_utilization=0.2,
+            logprobs_mode="processed_logprobs",
+            worker_extension_cls="corerl_vllm_engine.worker.Worker",
+            scheduler_cls="corerl_vllm_engine.scheduler.make",
+        )
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    log_probs.prepare(runner.sampler, keeps=False)
+    prompts, parameters = requests()
+    plain = [each for each in parameters if each.temperature == 1.0 and each.top_p == 1.0]
+    own = answers(llm, prompts, parameters), answers(llm, prompts[: len(plain)], plain)
+    made, left = [], []
+    prepare, sampler = runner.prepare_inputs, runner.sampler
+    runner.prepare_inputs = lambda *given: made.append(1) or prepare(*given)
+    used = steady.use_in(runner), sampling.use_in(runner)
+    original = type(sampler).__call__
+    type(sampler).__call__ = lambda self, *given: left.append(1) or original(self, *given)
+    steps: list[int] = []
+    execute = runner.execute_model
+    runner.execute_model = lambda *given, **more: steps.append(1) or execute(*given, **more)
+    first = answers(llm, prompts, parameters)
+    counts = {"steps": len(steps), "made anew": len(made), "left to vLLM's sampler": len(left)}
+    left.clear()
+    second = answers(llm, prompts[: len(plain)], plain)
+    return {
+        "used": used,
+        "same": [[a[0] == b[0] for a, b in zip(*pair, strict=True)] for pair in zip(own, (first, second), strict=True)],
+        "difference": max(
+            abs(a - b)
+            for pair in zip(own, (first, second), strict=True)
+            for theirs, ours in zip(*pair, strict=True)
+            for a, b in zip(theirs[1], ours[1], strict=True)
+        ),
+        **counts,
+        "left to vLLM's sampler, plain requests": len(left),
+        "preempted": llm.llm_engine.engine_core.engine_core.scheduler._preempted,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({"kernels": kernels()}), flush=True)
+    print(json.dumps({"engine": engine()}), flush=True)

@@ -1,0 +1,42 @@
+"""Steps and sampling of vLLM's second model runner, on a GPU."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corerl_vllm_engine
+
+
+@pytest.fixture(scope="module")
+def printed(engine_python: str, device: str) -> dict[str, Any]:
+    if device != "cuda":
+        pytest.skip("vLLM's second model runner needs a GPU: CORERL_TEST_DEVICE=cuda")
+    folder = Path(corerl_vllm_engine.__file__).parents[1]
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    command = [engine_python, str(Path(__file__).parent / "second_runner.py")]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300)
+    lines: dict[str, Any] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith('{"'):
+            lines |= json.loads(line)
+    assert set(lines) == {"kernels", "engine"}, done.stderr[-3000:]
+    return lines
+
+
+def test_tokens_of_the_kernels_are_those_of_vllms_and_log_probs_are_exact(printed: dict[str, Any]) -> None:
+    found = printed["kernels"]
+    assert found["same"] == found["rows"] and found["difference"] < 2e-5
+
+
+def test_an_engine_answers_as_with_vllms_own_steps(printed: dict[str, Any]) -> None:
+    """Equal tokens of all requests, greedy ones and those with filters among them, also after preemptions."""
+    found = printed["engine"]
+    assert found["used"] == [True, True]
+    assert all(map(all, found["same"])) and found["difference"] < 1e-4
+    assert found["preempted"] > 0
+    assert found["made anew"] < 0.6 * found["steps"]
+    assert found["left to vLLM's sampler"] > 0 and found["left to vLLM's sampler, plain requests"] == 0
