@@ -37,8 +37,10 @@ def test_it_is_the_formula_whatever_the_chunks(dtype: torch.dtype, count: int, m
 
 def test_those_of_several_are_of_each_in_its_own_dtype():
     tensors = [torch.randn(9), torch.randn(3, 3).bfloat16(), torch.arange(5)]
-    assert digests(tensors) == [by_hand(tensor.flatten().view(torch.uint8).numpy().tobytes()) for tensor in tensors]
-    assert digests([]) == []
+    assert digests(tensors).tolist() == [
+        by_hand(tensor.flatten().view(torch.uint8).numpy().tobytes()) for tensor in tensors
+    ]
+    assert digests([]).tolist() == []
 
 
 def test_it_is_of_the_tensor_as_it_is_sent():
@@ -66,8 +68,30 @@ def test_each_bit_and_each_place_counts():
     assert len(found) == 32 + 7 + 7
 
 
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.uint8, torch.float8_e4m3fn)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_it_is_the_same_on_a_cuda_device():
-    tensor = torch.randn(3_000_001)
-    for dtype in (torch.float32, torch.bfloat16):
-        assert int(digest(tensor, dtype)) == int(digest(tensor.cuda(), dtype))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_it_is_the_same_on_a_cuda_device(dtype: torch.dtype):
+    torch.manual_seed(0)
+    memory = torch.randint(0, 256, ((2**23 + 8) * dtype.itemsize,), dtype=torch.uint8).view(dtype)
+    of_device = memory.cuda()
+    for count in (0, 1, 3, 7, 8, 2**15 + 1, 2**23 + 5):
+        for first in (0, 1, 3):
+            given, same = memory[first : first + count], of_device[first : first + count]
+            expected = int(digest(given, dtype))
+            assert int(digest(same, dtype)) == expected
+            assert digests([of_device[:9], same])[1] == expected
+        assert int(digest(of_device[:count][::3], dtype)) == int(digest(memory[:count][::3], dtype))
+    crossed = slice(5, 5 + 3 * 1001)
+    assert int(digest(of_device[crossed].view(3, -1).T, dtype)) == int(digest(memory[crossed].view(3, -1).T, dtype))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_it_is_of_the_tensor_as_it_is_sent_from_a_cuda_device_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch):
+    tensor = torch.randn(100_003)
+    for chunk in (module.CHUNK["cuda"], 8192):
+        monkeypatch.setitem(module.CHUNK, "cuda", chunk)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            assert int(digest(tensor.cuda(), dtype)) == int(digest(tensor, dtype))

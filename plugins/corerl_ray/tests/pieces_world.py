@@ -18,7 +18,7 @@ from corerl_engines.remote import pieces
 from corerl_ray.calls import Call
 from corerl_ray.transports import exchange, sharded
 from corerl_ray.transports.broadcast import Broken
-from corerl_torch.weights.digest import digest
+from corerl_torch.weights.digest import digests
 
 HIDDEN, WIDTH, HEADS, KV, HEAD, VOCABULARY, EXPERTS = 8, 12, 4, 1, 2, 13, 4
 
@@ -102,7 +102,7 @@ class Engine:
 
     def expect(self, plans):
         for rank, found, plan in zip(self.ranks, self.found, plans, strict=True):
-            rank.receiver = pieces.Receiver(found, plan, rank.in_place, "cpu", digest)
+            rank.receiver = pieces.Receiver(found, plan, rank.in_place, "cpu", digests)
 
     def update_pieces(self, rounds, version, *, verify=False):
         if self.is_closed:

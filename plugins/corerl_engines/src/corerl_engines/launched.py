@@ -101,7 +101,7 @@ class Launched:
         """Make the package ``corerl_engine`` of the process: ``remote``, and the shared modules."""
         package = self.folder / "corerl_engine"
         package.mkdir()
-        shared = [SHARED / "weights" / "digest.py", SHARED / "profiling" / "recorder.py", SHARED / "invariant"]
+        shared = [SHARED / "weights" / "digest", SHARED / "profiling" / "recorder.py", SHARED / "invariant"]
         for module in [*Path(remote.__file__).parent.glob("*.py"), *shared]:
             (package / module.name).symlink_to(module)
 

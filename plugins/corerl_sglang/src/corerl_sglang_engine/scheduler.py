@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from corerl_engine import pieces, recorder, weights
-from corerl_engine.digest import digest, digests
+from corerl_engine.digest import digests
 from sglang.srt.layers.parameter import ModelWeightParameter
 from sglang.srt.layers.sampler import Sampler, murmur_hash32
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
@@ -168,7 +168,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
             tensors = list(weights.read(bucket))
             with torch.no_grad():
                 self._corerl_model().load_weights(iter(self.corerl_pairs.complete(tensors)))
-        taken = digests(tensor for _, tensor in tensors) if verify else []
+        taken = digests([tensor for _, tensor in tensors]).tolist() if verify else []
         torch.get_device_module().synchronize()  # the bucket is reused
         return taken
 
@@ -196,7 +196,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
         found = pieces.Found(load, self.corerl_found.reads, set())
         device = torch.device("cuda", torch.cuda.current_device())
-        self.corerl_receiver = pieces.Receiver(found, plans[self.world_group.rank_in_group], True, device, digest)
+        self.corerl_receiver = pieces.Receiver(found, plans[self.world_group.rank_in_group], True, device, digests)
 
     def corerl_take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:
         """Load a round of pieces; returns the names of those that have changed on the way."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from corerl_engine import pieces, recorder, weights
-from corerl_engine.digest import digest, digests
+from corerl_engine.digest import digests
 from vllm.config import set_current_vllm_config
 from vllm.distributed.parallel_state import get_pp_group, get_world_group
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
@@ -99,7 +99,7 @@ class Worker:
             with self._corerl_loading():
                 loaded = self._corerl_model().load_weights(iter(tensors))
             self.corerl_loaded |= set(map(as_reported, loaded or ()))
-        taken = digests(given) if verify else []
+        taken = digests(given).tolist() if verify else []
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the bucket is reused
         return taken
@@ -120,7 +120,7 @@ class Worker:
         """Open the memory in which this worker's rounds arrive."""
         assert self.corerl_found is not None
         self.corerl_receiver = pieces.Receiver(
-            self.corerl_found, plans[self.corerl_place], self.corerl_in_place, self.device, digest
+            self.corerl_found, plans[self.corerl_place], self.corerl_in_place, self.device, digests
         )
 
     def corerl_take(self, number: int, places: list[list[int]], verify: bool) -> list[str]:

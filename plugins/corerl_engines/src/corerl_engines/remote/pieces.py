@@ -24,8 +24,8 @@ DIGEST = 16
 FILLS = {torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default}
 """operations on parameters that :class:`Reads` notes"""
 
-Digest = Callable[[Tensor, torch.dtype], Tensor]
-"""() int64 of a tensor's elements in a dtype"""
+Digests = Callable[[Sequence[Tensor]], Tensor]
+"""(tensors,) int64, on their device"""
 
 Load = Callable[[Iterator[tuple[str, Tensor]]], Any]
 """loads named tensors, as ``load_weights`` of an engine's model; returns the names of loaded parameters, or None"""
@@ -185,7 +185,7 @@ class Receiver:
         plan: ``source``, the memory in which rounds arrive, and ``rounds``: of each, the fields of its slots.
         in_place: the parameters take values as they are, so that a copy into them is a load.
         device: of the model.
-        digest: computes that of a piece.
+        digests: computes those of pieces.
         arrived: number of rounds of the present update.
     """
 
@@ -193,7 +193,7 @@ class Receiver:
     plan: Mapping[str, Any]
     in_place: bool
     device: Any
-    digest: Digest
+    digests: Digests
     arrived: int = 0
     _differs: list[tuple[list[str], Tensor]] = field(default_factory=list)
     """of the rounds so far: the names of pieces, and whether each digest is another, on the device"""
@@ -244,7 +244,7 @@ class Receiver:
 
     def _compare(self, slots: Sequence[Slot], flat: Tensor) -> None:
         if slots:
-            taken = torch.stack([self.digest(slot.view(flat), slot.dtype) for slot in slots])
+            taken = self.digests([slot.view(flat) for slot in slots])
             given = torch.cat([slot.digest(flat) for slot in slots])
             self._differs.append(([slot.name for slot in slots], taken != given))
 

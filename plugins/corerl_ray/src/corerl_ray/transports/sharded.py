@@ -25,7 +25,7 @@ from corerl_ray.transports.link import Link, ReceiverGoneError, own_device
 from corerl_ray.transports.shared_memory import Shared
 from corerl_torch.weights import plan
 from corerl_torch.weights.boxes import intersection, size
-from corerl_torch.weights.digest import digest
+from corerl_torch.weights.digest import digests
 from corerl_torch.weights.pieces import BackendWorker, Round, ShardedBackend
 
 T = TypeVar("T")
@@ -254,8 +254,9 @@ class Filling:
             values.append(tensor)
         if parts:
             torch._foreach_copy_([each.to for each in parts], values, non_blocking=True)
-        for each in parts if verify else ():
-            each.digest.copy_(digest(each.to, each.to.dtype))
+        if parts and verify:
+            taken = digests([each.to for each in parts])
+            torch._foreach_copy_([each.digest for each in parts], taken[:, None].unbind(), non_blocking=True)
 
 
 @dataclass(frozen=True)

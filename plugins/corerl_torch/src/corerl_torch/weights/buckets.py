@@ -124,6 +124,6 @@ def _bucket(data: Tensor, slots: list[Slot], given: list[Tensor]) -> Bucket:
 
 
 def _compare(bucket: Bucket, views: list[Tensor]) -> None:
-    for slot, before, after in zip(bucket.index, bucket.digests, digests(views), strict=True):
+    for slot, before, after in zip(bucket.index, bucket.digests, digests(views).tolist(), strict=True):
         if before != after:
             raise RunError(f"the weight '{slot.name}' changed on its way to the rollout worker: its digest is another")
