@@ -3,12 +3,16 @@
 An engine's process reads this package too, under another name: it imports torch (and triton) only.
 """
 
+import functools
 import importlib
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 CHUNK = {"cpu": 2**21, "cuda": 2**26}
 """elements at a time, by type of device: a large tensor needs little additional memory, a GPU few kernels"""
@@ -43,8 +47,7 @@ def _add(total: Tensor, tensor: Tensor, dtype: torch.dtype) -> None:
         chunks = flat.split(most)  # type: ignore[no-untyped-call]
     for chunk in chunks:
         raw = _words(chunk.to(dtype))
-        if raw.is_cuda:
-            kernel: Any = importlib.import_module(f"{__name__}.kernel")  # triton is there on CUDA only
+        if raw.is_cuda and (kernel := _kernel()) is not None:
             kernel.add(total, raw, words)
         else:
             place = torch.arange(words + 1, words + 1 + raw.numel(), device=raw.device)
@@ -52,6 +55,19 @@ def _add(total: Tensor, tensor: Tensor, dtype: torch.dtype) -> None:
             mixed = mixed.bitwise_xor_(mixed >> 30).mul_(FACTOR)
             total += mixed.bitwise_xor_(mixed >> 27).sum()
         words += raw.numel()
+
+
+@functools.cache
+def _kernel() -> Any:
+    """The module of the kernel; None: triton is missing, or compiles nothing here, because it needs a C compiler."""
+    try:
+        kernel = importlib.import_module(f"{__name__}.kernel")
+        word = torch.zeros((1,), dtype=torch.int64, device="cuda")
+        kernel.add(torch.zeros_like(word[0]), word, 0)
+    except Exception as error:  # of triton, its compiler or its driver
+        logger.warning("digests of weights are slow, because triton compiles no kernel: %s", error)
+        return None
+    return kernel
 
 
 def _words(chunk: Tensor) -> Tensor:
