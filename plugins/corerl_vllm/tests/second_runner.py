@@ -94,7 +94,6 @@ def engine() -> dict[str, Any]:
             num_gpu_blocks_override=BLOCKS,
             gpu_memory_utilization=0.2,
             logprobs_mode="processed_logprobs",
-            worker_extension_cls="corerl_vllm_engine.worker.Worker",
             scheduler_cls="corerl_vllm_engine.scheduler.make",
         )
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
