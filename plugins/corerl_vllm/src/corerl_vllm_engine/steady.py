@@ -83,7 +83,7 @@ class Steps:
         if not self._is_same:
             self._forget()
             self._update(step)
-            if not others and len(cached.req_ids) == step.total_num_scheduled_tokens:
+            if not others and 0 < len(cached.req_ids) == step.total_num_scheduled_tokens:
                 self._names = cached.req_ids
                 self._rows = np.array([states.req_id_to_index[name] for name in cached.req_ids])
             return
