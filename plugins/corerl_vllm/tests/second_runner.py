@@ -19,6 +19,7 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERR
 import torch
 from transformers import Qwen2Config
 from vllm import LLM, SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
 from corerl_vllm_engine import log_probs, sampling, steady
@@ -107,6 +108,8 @@ def engine() -> dict[str, Any]:
     used = steady.use_in(runner), sampling.use_in(runner)
     original = type(sampler).__call__
     type(sampler).__call__ = lambda self, *given: left.append(1) or original(self, *given)
+    for _ in range(2):  # as between two generations
+        runner.execute_model(SchedulerOutput.make_empty())
     steps: list[int] = []
     execute = runner.execute_model
     runner.execute_model = lambda *given, **more: steps.append(1) or execute(*given, **more)

@@ -71,7 +71,6 @@ class Steps:
     def add_requests(self, step: Any) -> None:
         """vLLM's own, which also writes the parameters of sampling: they change with new requests."""
         if step.scheduled_new_reqs:
-            self._forget()
             self._add(step)
 
     def update_requests(self, step: Any) -> None:
