@@ -157,8 +157,11 @@ class Worker:
         recorder.stop(self.corerl_profile, rank)
 
     def _corerl_step_quickly(self, samples: bool) -> None:
-        """Use this package's steps, and its sampling if ``samples``, in vLLM's second model runner on CUDA."""
-        if self.device.type == "cuda" and type(self.model_runner).__module__ == SECOND_RUNNER:
+        """Use this package's steps, and its sampling if ``samples``, in vLLM's second model runner on CUDA; with vLLM's
+        own scheduler, none of them.
+        """
+        has_own_scheduler = self.vllm_config.scheduler_config.scheduler_cls is None
+        if type(self.model_runner).__module__ == SECOND_RUNNER and not has_own_scheduler:
             from corerl_vllm_engine import sampling, steady  # kernels of triton
 
             own = {
