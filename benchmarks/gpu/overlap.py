@@ -44,18 +44,24 @@ NOTED = ("rollout.options.replicas", "rollout.options", "trainer.max_staleness")
 
 @contextmanager
 def mps(folder: Path) -> Iterator[None]:
-    """NVIDIA's Multi-Process Service, for the processes that are started within."""
+    """NVIDIA's Multi-Process Service, for the processes that are started within.
+
+    The service numbers the devices that it sees anew, so its clients see the first ones.
+    """
+    before = dict(os.environ)
     places = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
     for path in places.values():
         Path(path).mkdir(parents=True)
     os.environ.update(places)
     subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=30)
+    if seen := before.get("CUDA_VISIBLE_DEVICES"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(seen.split(",")))))
     try:
         yield
     finally:
         subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=60)
-        for name in places:
-            del os.environ[name]
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def notes(arguments: argparse.Namespace, overrides: tuple[str, ...]) -> list[str]:
