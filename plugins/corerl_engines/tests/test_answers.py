@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corerl.errors import RunError
-from corerl_engines.backend import _completions
+from corerl_engines.messages import completions_of
 from corerl_engines.process import EngineKind, EngineProcess
 from corerl_engines.remote import frames
 
@@ -81,17 +81,17 @@ def test_what_is_no_message_ends_the_engine_and_every_wait(start: Start, stream:
 )
 def test_an_answer_whose_samples_do_not_fit_its_tokens_is_an_error(samples: object) -> None:
     with pytest.raises(RunError, match="the engine's answer to generate is invalid"):
-        _completions(({"samples": samples}, frames.pack_numbers([5], [-0.5])))
+        completions_of(({"samples": samples}, frames.pack_numbers([5], [-0.5])))
 
 
 def test_an_answer_that_is_cut_off_is_an_error() -> None:
     with pytest.raises(RunError, match="the engine's answer to generate is invalid"):
-        _completions(({"samples": [[1, "stop", [[0, 0]], []]]}, b"12345"))
+        completions_of(({"samples": [[1, "stop", [[0, 0]], []]]}, b"12345"))
 
 
 def test_each_token_has_the_version_of_its_weights() -> None:
     samples = [[2, "stop", [[0, 3], [1, 4], [2, 5]], []], [1, "length", [[0, 5]], []]]
-    first, second = _completions(({"samples": samples}, frames.pack_numbers([5, 6, 7], [-0.5, -0.5, -0.5])))
+    first, second = completions_of(({"samples": samples}, frames.pack_numbers([5, 6, 7], [-0.5, -0.5, -0.5])))
     assert (first.version_runs(), second.version_runs()) == ([(0, 1, 3), (1, 2, 4)], [(0, 1, 5)])
 
 
@@ -103,9 +103,9 @@ def test_columns_of_tokens_arrive_as_they_were_sent() -> None:
     own, payload = frames.pack_columns({"kept": kept, "experts": experts})
     samples = [[2, "stop", [[0, 3]], own], [1, "length", [[0, 3]], []]]
     numbers = frames.pack_numbers([5, 6, 7], [-0.5, -0.5, -0.5])
-    first, second = _completions((json.loads(json.dumps({"samples": samples})), numbers + payload))
+    first, second = completions_of((json.loads(json.dumps({"samples": samples})), numbers + payload))
     assert not second.columns and [*first.columns] == ["kept", "experts"]
     for name, (values, counts) in {"kept": kept, "experts": experts}.items():
         assert (first.columns[name].values == values).all() and (first.columns[name].counts == counts).all()
     with pytest.raises(RunError, match="the engine's answer to generate is invalid"):
-        _completions(({"samples": samples}, numbers + payload + b"1234"))
+        completions_of(({"samples": samples}, numbers + payload + b"1234"))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
-from corerl_engines.backend import _described
+from corerl_engines import messages
 from corerl_engines.remote import frames
 from corerl_engines.remote.sample import Sample
 from corerl_engines.remote.server import REPORT_SECONDS, Server
@@ -105,7 +105,7 @@ class Client:
 
 
 def described(max_tokens: int) -> dict[str, Any]:
-    return _described(GenerationRequest("a", [1], SamplingParams(max_tokens=max_tokens)))
+    return messages.described(GenerationRequest("a", [1], SamplingParams(max_tokens=max_tokens)))
 
 
 def with_server(work: Callable[[Client], Awaitable[None]]) -> None:

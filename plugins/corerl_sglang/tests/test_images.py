@@ -50,14 +50,14 @@ def test_all_images_of_a_prompt_are_one_item_with_their_places(tmp_path: Path, m
     import sys
 
     from corerl_engines import remote
-    from corerl_engines.backend import _described
+    from corerl_engines.messages import described
 
     monkeypatch.setitem(sys.modules, "corerl_engine", remote)
     from corerl_sglang_engine.images import processor_output
 
     folder = write_model(tmp_path / "model", "qwen2_5_vl")
     request = requests_of(folder)[3]
-    asked = _described(request)
+    asked = described(request)
     placeholder = next(
         token for token in request.prompt_ids if asked["prompt_ids"][asked["images"][0]["start"]] == token
     )

@@ -13,8 +13,8 @@ from vllm_engine import DEVICE, TOLERANCE
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError, RequestError
-from corerl_engines.backend import _described
 from corerl_engines.images import check_images
+from corerl_engines.messages import described
 from corerl_torch import media_store
 from corerl_vllm.backend import KIND, VllmBackend, engine_arguments
 from corerl_vllm.options import VllmOptions
@@ -59,7 +59,7 @@ def test_log_probs_of_rows_with_images_are_the_trainers(
 
 def test_a_request_names_the_files_of_its_images(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", "qwen2_5_vl")
-    plain, two = (_described(requests_of(folder)[number]) for number in (2, 3))
+    plain, two = (described(requests_of(folder)[number]) for number in (2, 3))
     assert plain["images"] == [] and len(json.dumps(two)) < 2000
     assert [Path(image["path"]).stat().st_size > 2000 for image in two["images"]] == [True, True]
 

@@ -22,13 +22,12 @@ from corerl.models import compute_dtype
 from corerl.terminal import say
 from corerl_engines import nodes
 from corerl_engines.adapters import takes
-from corerl_engines.columns import Columns
-from corerl_engines.images import check_images, described_images
-from corerl_engines.installed import Versions, outside
+from corerl_engines.images import check_images
+from corerl_engines.installed import Versions, check_version
+from corerl_engines.messages import completions_of, described
 from corerl_engines.options import EngineOptions, check_record
 from corerl_engines.parallel import check_parallel
 from corerl_engines.process import Answer, EngineKind, EngineProcess
-from corerl_engines.remote import frames
 from corerl_engines.weights import (
     DeviceBucket,
     ExpectedWeights,
@@ -41,8 +40,6 @@ from corerl_engines.weights import (
 from corerl_torch.weights import Slot, place
 from corerl_torch.weights.digest import digest
 from corerl_torch.weights.pieces import Round
-
-FINISH_REASONS = ("stop", "length", "abort")
 
 FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
 """for an engine that computes in float32: Triton's default would use 10 bits of the mantissa"""
@@ -295,13 +292,13 @@ class EngineBackend:
     async def _complete(
         self, position: int, request: GenerationRequest, on_finished: OnFinished | None
     ) -> list[Completion]:
-        number, future = self._process.submit("generate", requests=[_described(request)])
+        number, future = self._process.submit("generate", requests=[described(request)])
         try:
             header, payload = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             self._process.submit("cancel", call=number)
             raise
-        completions = _completions((self._process.checked(header), payload))
+        completions = completions_of((self._process.checked(header), payload))
         if on_finished is not None:
             on_finished(position, completions)
         return completions
@@ -396,82 +393,7 @@ class _Lane:
     loading: Future[Answer] | None = None
 
 
-def check_version(version: str, kind: EngineKind, tested: Versions, untested: str) -> None:
-    """Compare a version with the tested range.
-
-    Raises:
-        RunError: it is outside and ``untested`` is ``error``; otherwise a warning is printed.
-    """
-    message = outside(version, kind.title, tested)
-    if message is None:
-        return
-    if untested == "error":
-        raise RunError(f"{message}: install another, or set rollout.options.untested_version to warn")
-    say(f"warning: {message}")
-
-
 def model_arguments(model: ModelConfig) -> tuple[str, bool]:
     """The model's path for a process in another folder, and whether it is a local folder."""
     folder = Path(model.path).expanduser()
     return (str(folder.absolute()), True) if folder.is_dir() else (model.path, False)
-
-
-def _described(request: GenerationRequest) -> dict[str, Any]:
-    sampling = request.sampling
-    return {
-        "request_id": request.request_id,
-        "session": request.session,
-        "adapter": request.adapter,
-        "prompt_ids": list(request.prompt_ids),
-        "n": sampling.n,
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "ignore_eos": sampling.ignore_eos,
-        "seed": sampling.seed,
-        "images": described_images(request),
-    }
-
-
-def _completions(answer: Answer) -> list[Completion]:
-    """
-    Raises:
-        RunError: the answer has no samples, or other numbers of tokens than stated.
-    """
-    header, payload = answer
-    completions, start = [], 0
-    try:
-        samples = header["samples"]
-        size = 8 * sum(length for length, *_ in samples)
-        token_ids, log_probs = frames.unpack_numbers(payload[:size])
-        recorded = Columns(payload[size:])
-        for length, finish_reason, versions, columns in samples:
-            if length < 0 or finish_reason not in FINISH_REASONS:
-                raise ValueError(f"a sample of {length} tokens, '{finish_reason}'")
-            end = start + length
-            own = recorded.take(columns)
-            completions.append(
-                Completion(token_ids[start:end], log_probs[start:end], finish_reason, *_versions(versions, length), own)
-            )
-            start = end
-        if start != len(token_ids) or recorded.rest:
-            raise ValueError(f"{len(token_ids)} tokens for samples of {start}, and {recorded.rest} further bytes")
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"the engine's answer to generate is invalid: {type(error).__name__}: {error!s:.200}") from error
-    return completions
-
-
-def _versions(runs: Any, length: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The version of the first token, and the updates before the end, of runs [first token, version].
-
-    Raises:
-        ValueError: the runs are none, or do not ascend from token 0.
-    """
-    starts, versions = [start for start, _ in runs], [version for _, version in runs]
-    numbers = [*starts, *versions]
-    if starts[:1] != [0] or sorted({*starts}) != starts or not all(type(number) is int for number in numbers):
-        raise ValueError(f"a sample of versions {runs!s:.100}")
-    return versions[0], tuple((start, version) for start, version in runs[1:] if start < length)

@@ -5,9 +5,10 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RunError
+from corerl.terminal import say
 from corerl_check import Finding, finding, from_error
-from corerl_engines.launched import find_interpreter, for_another_interpreter
+from corerl_engines.launched import EngineKind, find_interpreter, for_another_interpreter
 from corerl_engines.options import EngineOptions
 
 Versions = tuple[tuple[int, ...], tuple[int, ...]]
@@ -39,6 +40,20 @@ def outside(version: str, title: str, tested: Versions) -> str | None:
         return None
     first, last = (".".join(map(str, each)) for each in tested)
     return f"{title} {version} is outside of the tested range (>={first},<{last})"
+
+
+def check_version(version: str, kind: EngineKind, tested: Versions, untested: str) -> None:
+    """Compare a version with the tested range.
+
+    Raises:
+        RunError: it is outside and ``untested`` is ``error``; otherwise a warning is printed.
+    """
+    message = outside(version, kind.title, tested)
+    if message is None:
+        return
+    if untested == "error":
+        raise RunError(f"{message}: install another, or set rollout.options.untested_version to warn")
+    say(f"warning: {message}")
 
 
 def engine_version(python: str, distributions: Sequence[str], options: EngineOptions) -> str | None:
