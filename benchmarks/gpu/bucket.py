@@ -32,7 +32,7 @@ def receive() -> None:
     for line in sys.stdin:
         bucket = json.loads(line)
         tensors = list(engine_side.read(bucket))
-        taken = digests(tensor for _, tensor in tensors) if bucket["verify"] else []
+        taken = digests([tensor for _, tensor in tensors]).tolist() if bucket["verify"] else []
         for name, tensor in tensors:
             own.setdefault(name, torch.empty_like(tensor)).copy_(tensor)
         torch.cuda.synchronize()

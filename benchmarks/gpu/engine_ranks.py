@@ -12,7 +12,7 @@ from weights import DEVICE, shapes, synchronize
 
 from corerl.contracts.pieces import Box
 from corerl_engines.remote import pieces, weights
-from corerl_torch.weights.digest import digest
+from corerl_torch.weights.digest import digest, digests
 
 SENT = torch.bfloat16
 COLUMNS = ("o_proj.weight", "down_proj.weight")
@@ -78,7 +78,7 @@ class EngineRank:
 
     def expect(self, plan: Mapping[str, Any]) -> None:
         """Open the memory of a plan."""
-        self.receiver = pieces.Receiver(self.found, plan, True, self.device, digest)
+        self.receiver = pieces.Receiver(self.found, plan, True, self.device, digests)
 
     def begin(self) -> None:
         """The first round of an update follows."""

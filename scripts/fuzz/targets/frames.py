@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from corerl_engines.backend import _completions
+from corerl_engines.messages import completions_of
 from corerl_engines.process import EngineKind, EngineProcess
 from corerl_engines.remote import frames, server
 from scripts.fuzz import mutations
@@ -76,7 +76,7 @@ class Answers:
             process.wait_for("ready", 20, "starting")
             answer = future.result(20)
             process.checked(answer[0])
-            _completions(answer)
+            completions_of(answer)
         finally:
             process.close()
 
