@@ -104,7 +104,12 @@ def engine() -> dict[str, Any]:
     own = answers(llm, prompts, parameters), answers(llm, prompts[: len(plain)], plain)
     made, left = [], []
     prepare, sampler = runner.prepare_inputs, runner.sampler
-    runner.prepare_inputs = lambda *given: made.append(1) or prepare(*given)
+
+    def prepare_inputs(scheduler_output: Any, batch_desc: Any) -> Any:
+        made.append(1)
+        return prepare(scheduler_output, batch_desc)
+
+    runner.prepare_inputs = prepare_inputs
     used = steady.use_in(runner), sampling.use_in(runner)
     original = type(sampler).__call__
     type(sampler).__call__ = lambda self, *given: left.append(1) or original(self, *given)

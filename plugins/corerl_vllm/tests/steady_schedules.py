@@ -104,9 +104,9 @@ class Runner:
         for name in step.finished_req_ids | (step.preempted_req_ids or set()):
             self.free.append(self.req_states.req_id_to_index.pop(name))
 
-    def add_requests(self, step: Any) -> None:
+    def add_requests(self, scheduler_output: Any) -> None:
         states = self.req_states
-        for new in step.scheduled_new_reqs:
+        for new in scheduler_output.scheduled_new_reqs:
             row = states.req_id_to_index[new.req_id] = self.free.pop()
             states.prefill_len.np[row] = len(new.prefill_token_ids)
             states.num_computed_tokens_np[row] = states.num_computed_prefill_tokens[row] = new.num_computed_tokens
@@ -114,8 +114,8 @@ class Runner:
             self.block_tables.append_block_ids(row, new.block_ids, overwrite=True)
             self.parameters += 1
 
-    def update_requests(self, step: Any) -> None:
-        cached, states = step.scheduled_cached_reqs, self.req_states
+    def update_requests(self, scheduler_output: Any) -> None:
+        cached, states = scheduler_output.scheduled_cached_reqs, self.req_states
         for name, computed, blocks in zip(
             cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
         ):
@@ -125,8 +125,9 @@ class Runner:
                 self.block_tables.append_block_ids(row, blocks, overwrite=False)
         np.minimum(states.num_computed_tokens_np, states.prefill_len.np, out=states.num_computed_prefill_tokens)
 
-    def prepare_inputs(self, step: Any, shape: int) -> Batch:
+    def prepare_inputs(self, scheduler_output: Any, batch_desc: int) -> Batch:
         self.made += 1
+        step, shape = scheduler_output, batch_desc
         states, buffers = self.req_states, self.input_buffers
         counts = step.num_scheduled_tokens
         names = sorted(counts, key=lambda name: (counts[name] != 1, counts[name]))

@@ -6,6 +6,7 @@ as long as the device computes. Requests seldom come or go, so a step keeps all 
 """
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,23 +23,36 @@ FUNCTIONS = {
 }
 """functions of vLLM that fill the inputs of a step, and their parameters in the releases that were tested"""
 
+METHODS = {
+    "add_requests": ("scheduler_output",),
+    "update_requests": ("scheduler_output",),
+    "prepare_inputs": ("scheduler_output", "batch_desc"),
+}
+"""of the runner, likewise"""
+
 SEVERAL = ("use_pp", "use_dcp", "pcp_manager", "lora_config", "num_speculative_steps", "supports_mm_inputs")
 """attributes of a runner whose steps have more inputs"""
 
 
 def use_in(runner: Any) -> bool:
     """Change vLLM's second model runner; False: it has another structure, or its steps have more inputs."""
-    known = all(
-        (function := getattr(input_batch, name, None)) is not None
-        and tuple(inspect.signature(function).parameters) == parameters
-        for name, parameters in FUNCTIONS.items()
-    )
+    if not (_has(input_batch, FUNCTIONS) and _has(runner, METHODS)):
+        return False
     state = runner.model_state
     several = any(getattr(runner, name) for name in SEVERAL) or runner.dp_size > 1 or runner.is_encoder_decoder
-    if not known or several or type(state).__name__ != "DefaultModelState" or state.rope_state is not None:
+    if several or type(state).__name__ != "DefaultModelState" or state.rope_state is not None:
         return False
     Steps(runner)
     return True
+
+
+def _has(owner: Any, functions: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether these functions of a module or an object have these parameters."""
+    return all(
+        (function := getattr(owner, name, None)) is not None
+        and tuple(inspect.signature(function).parameters) == parameters
+        for name, parameters in functions.items()
+    )
 
 
 class Steps:
