@@ -166,7 +166,7 @@ def batch(folder: Path) -> Experience:
 def test_log_probs_of_the_trainer_are_those_of_the_engine(folder: Path, batch: Experience, options: Any) -> None:
     found = strategy(folder, **options).forward(batch, ["log_probs"]).log_probs
     assert found is not None and batch.rollout_log_probs is not None
-    assert (found - batch.rollout_log_probs).abs().max() < 1e-5
+    assert (found - batch.rollout_log_probs).abs().max() < 2e-5
 
 
 def test_log_probs_of_a_video_are_those_of_transformers(folder: Path, batch: Experience) -> None:
@@ -196,7 +196,7 @@ def test_log_probs_of_a_video_are_those_of_transformers(folder: Path, batch: Exp
             logits = model(input_ids=ids, **inputs).logits[0, prompt - 1 : length - 1]
         true = logits.log_softmax(-1).gather(1, ids[0, prompt:, None])[:, 0]
         assert batch.rollout_log_probs is not None
-        assert (true - batch.rollout_log_probs[row, : length - prompt]).abs().max() < 1e-5
+        assert (true - batch.rollout_log_probs[row, : length - prompt]).abs().max() < 2e-5
 
 
 def test_qwen3_divides_the_pixels_of_a_video_among_its_frames() -> None:
