@@ -19,12 +19,12 @@ class Cohort:
         computed: tokens of each request that are computed before the step.
         outputs: output tokens of each request with the one that the step computes.
         room: number of further steps in which no request reaches its longest response.
+
+    Args:
+        size: tokens of a block.
     """
 
     def __init__(self, responses: list[Response], outputs: list[int], size: int) -> None:
-        """Args:
-        size: of a block.
-        """
         self.responses, self.outputs, self._size, self._steps = responses, outputs, size, 0
         self.requests = [response.request for response in responses]
         self.names: list[str] = [request.request_id for request in self.requests]

@@ -1,8 +1,9 @@
 """Tokens and log-probs of a step by two kernels, for requests without filters, penalties and lists of tokens.
 
 vLLM's second model runner samples by one kernel and a reduction, and then reads the logits again for log-probs and for
-ranks, by one program a row. Here one pass over the logits finds everything. The tokens are those of vLLM's kernel: the
-Gumbel noise of a token comes from vLLM's own function.
+ranks, by one program a row. Here one pass over the logits finds everything. The Gumbel noise of a token comes from
+vLLM's own function, so at temperatures 0 and 1 the tokens are vLLM's. At others, vLLM rounds the divided logits to
+their own dtype, and this module computes in float32: tokens may differ.
 """
 
 from typing import Any
@@ -25,6 +26,7 @@ NOISE = (
 """arguments of vLLM's function with the noise, in the releases that this module was tested with"""
 
 STATES = ("sampling_states", "penalties_state", "logit_bias_state", "bad_words_state", "logprob_token_ids_state")
+"""attributes of a sampler with the parameters of requests, likewise"""
 
 
 def use_in(runner: Any) -> bool:
