@@ -1,6 +1,7 @@
 """The frame of the checks of rollout backends; the checks themselves are held against the planted faults."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -72,6 +73,49 @@ def test_a_backend_that_does_not_come_up_is_not_waited_for(monkeypatch: pytest.M
     monkeypatch.setattr(rollout_engine, "START_DEADLINE", 0.1)
     with pytest.raises(CheckFailed, match=r"starting had not ended after 0\.1 s"):
         run(hangs, "log_probs")
+
+
+class Starting(Backend):
+    """Starts for half a second after its constructor has returned; generation waits for it."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._end = time.monotonic() + 0.5
+
+    def is_starting(self) -> bool:
+        return time.monotonic() < self._end
+
+    def started(self) -> None:
+        time.sleep(max(0.0, self._end - time.monotonic()))
+
+    async def generate(self, *given: Any, **named: Any) -> Any:
+        self.started()
+        return await super().generate(*given, **named)
+
+
+@needs_the_default
+def test_the_start_of_an_engine_does_not_count_as_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_engine, "DEADLINE", 0.4)
+    run(Starting, "no_requests")
+
+
+def test_an_engine_that_does_not_come_up_is_not_waited_for_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Never(Starting):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            pass
+
+        def started(self) -> None:
+            time.sleep(60)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(rollout_engine, "START_DEADLINE", 0.5)
+    with pytest.raises(CheckFailed, match=r"started\(\) had not ended after 0\.5 s"):
+        run(Never, "no_requests")
+    assert len(closed) == 1
 
 
 @needs_the_default

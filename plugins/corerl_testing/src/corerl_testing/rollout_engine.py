@@ -19,6 +19,7 @@ from corerl.contracts.rollout_backends import (
     RolloutBackend,
     RolloutBackendFactory,
     SamplingParams,
+    StartingBackend,
 )
 from corerl.registry import Selected
 from corerl_testing import devices
@@ -67,11 +68,7 @@ class Engine:
 
     @property
     def backend(self) -> RolloutBackend:
-        if self._backend is None:
-            self._backend = self._start()
-            self._expected = reference(self._folder)
-            atexit.register(self.stop)
-        return self._backend
+        return self._backend or self._start()
 
     @property
     def expected(self) -> Any:
@@ -95,11 +92,15 @@ class Engine:
         model = ModelConfig(path=str(self._folder), dtype="fp32")
         factory = self._selected.load()
 
-        def start() -> tuple[RolloutBackend, str]:
+        def build() -> tuple[RolloutBackend, str]:
             return devices.build(lambda device: factory(model, RolloutConfig(), device=device))
 
-        backend, self._device = within(START_DEADLINE, start, "starting")
-        return backend
+        self._backend, self._device = within(START_DEADLINE, build, "starting")
+        atexit.register(self.stop)
+        if isinstance(self._backend, StartingBackend):
+            within(START_DEADLINE, self._backend.started, "started()")
+        self._expected = reference(self._folder)
+        return self._backend
 
     @property
     def tolerance(self) -> float:
