@@ -1,4 +1,4 @@
-"""The estimate of GPU memory against peaks measured on an H200 (docs/performance.md) and arithmetic by hand."""
+"""The estimate of GPU memory against peaks measured on an H200 (docs/performance/one-gpu.md) and arithmetic by hand."""
 
 import dataclasses
 import functools

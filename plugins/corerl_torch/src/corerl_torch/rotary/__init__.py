@@ -1,7 +1,7 @@
 """The rotary embedding of compiled layers on CUDA in half precision, by a kernel of triton.
 
-``torch.compile`` makes a kernel of it that takes two to ten times as long as its reads and writes (docs/performance.md,
-Update by fsdp). The kernel here takes as long as these, and gives the same bits.
+``torch.compile`` makes a kernel of it that takes two to ten times as long as its reads and writes
+(docs/performance/one-gpu.md). The kernel here takes as long as these, and gives the same bits.
 """
 
 import importlib
