@@ -1,11 +1,11 @@
-"""A GRPO step on one GPU: one engine, the number of engines that ``auto`` chooses, and generation beside training.
+"""A GRPO step on one GPU: one engine, two engines, and generation beside training.
 
     python benchmarks/gpu/material.py --out /tmp/material --gsm8k DATA/gsm8k
     python benchmarks/gpu/overlap.py --material /tmp/material --shape qwen2.5-1.5b
 
-64 prompts of 128 tokens × 8 responses of 512, backend ``vllm``, reference KL 0.001. Runs: ``one`` and ``auto`` generate
-and train one after the other, with one engine and with ``rollout.options.replicas=auto``; ``beside`` is ``auto`` with
-``trainer.max_staleness=1`` and a fixed share of the memory for the engines. For ``beside`` NVIDIA's MPS is started, and
+64 prompts of 128 tokens × 8 responses of 512, backend ``vllm``, reference KL 0.001. Runs: ``one`` and ``two`` generate
+and train one after the other, with one engine and with ``rollout.options.replicas=2``; ``beside`` is ``one`` with
+``trainer.max_staleness=1`` and a fixed share of the memory for the engine. For ``beside`` NVIDIA's MPS is started, and
 stopped after it; ``beside-without-mps`` is the same without. Before each run, ``corerl check`` prints its notes about
 the engines. Prints a table: means after the first step.
 """
@@ -29,14 +29,13 @@ BESIDE = (
     "trainer.max_staleness=1",
     "rollout.free_cache_engine=false",
     "trainer.offload_while_generating=false",
-    "rollout.options.gpu_memory_utilization=0.25",
-    "actor.ppo_max_token_len_per_gpu=12288",
+    "rollout.options.gpu_memory_utilization=0.2",
 )
 RUNS: dict[str, tuple[str, ...]] = {
-    "one": ("rollout.options.replicas=1",),
-    "auto": ("rollout.options.replicas=auto",),
-    "beside": ("rollout.options.replicas=auto", *BESIDE),
-    "beside-without-mps": ("rollout.options.replicas=auto", *BESIDE),
+    "one": (),
+    "two": ("rollout.options.replicas=2",),
+    "beside": BESIDE,
+    "beside-without-mps": BESIDE,
 }
 COLUMNS = ("step", "gen", "generating", "ref", "update_actor", "update_weights", "first step", "stalest", "GiB", "run")
 NOTED = ("rollout.options.replicas", "rollout.options", "trainer.max_staleness")
@@ -88,7 +87,7 @@ def main() -> None:
     parser.add_argument("--material", type=Path, required=True)
     parser.add_argument("--shape", default="qwen2.5-1.5b")
     parser.add_argument(
-        "--runs", type=lambda text: text.split(","), default=["one", "auto", "beside"], help="with commas"
+        "--runs", type=lambda text: text.split(","), default=["one", "two", "beside"], help="with commas"
     )
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--python", help="interpreter of vLLM's environment; default: this one")

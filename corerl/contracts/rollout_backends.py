@@ -10,7 +10,7 @@ from corerl.errors import RunError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
+    from corerl.contracts.config import ModelConfig, RolloutConfig
 
 
 @dataclass(frozen=True)
@@ -262,19 +262,6 @@ class LoadReporting(Protocol):
 
     def engine_load(self) -> EngineLoad | None:
         """The last report, at once; None: there is none. The number of requests under way follows it."""
-        ...
-
-
-@runtime_checkable
-class SizedOptions(Protocol):
-    """Options of a rollout backend, some of which depend on the run and its machine."""
-
-    def sized(self, config: "TrainConfig", device: str) -> Any:
-        """The options of this run; called in the engine's process before the engine starts.
-
-        Args:
-            device: ``cpu`` or ``cuda``.
-        """
         ...
 
 

@@ -24,7 +24,6 @@ from corerl.contracts.rollout_backends import (
     LoggingBackend,
     OnFinished,
     RolloutBackend,
-    SizedOptions,
     StartingBackend,
 )
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
@@ -48,8 +47,6 @@ class RolloutWorker:
             select_rollout_backend(config.rollout, plugins.registries),
             resolve_device(config.actor.device),
         )
-        if isinstance(backend.options, SizedOptions):
-            backend = dataclasses.replace(backend, options=backend.options.sized(config, device))
         self.timeout = config.rollout.timeout
         self._longest = config.data.max_prompt_length + config.data.max_response_length
         rollout = config.rollout

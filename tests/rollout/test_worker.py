@@ -190,26 +190,11 @@ def test_weights_are_read_to_their_end_where_the_engine_ends_among_them(worker):
     assert list(weights) == []
 
 
-def test_options_that_depend_on_the_run_are_sized_before_the_engine_starts(tmp_path):
-    (tmp_path / "sized.py").write_text(SIZED)
-    config = TrainConfig(
-        ModelConfig(path="model"),
-        rollout=RolloutConfig(name="sized", n=3),
-        plugins=PluginsConfig(load=[str(tmp_path / "sized.py")]),
-    )
-    config.actor.device = "cpu"
-    worker = RolloutWorker(config)
-    assert worker.backend.options.rows == 3 * config.data.train_batch_size
-    worker.backend.is_dead = True
-    worker.restart()
-    assert worker.backend.options.rows == 3 * config.data.train_batch_size
-
-
 @pytest.mark.parametrize(("most", "is_noticed"), [(100, False), (99, True), (None, False)])
 def test_an_engine_for_shorter_sequences_than_the_runs_is_noticed(tmp_path, capsys, most, is_noticed):
-    (tmp_path / "sized.py").write_text(SIZED)
-    config = TrainConfig(ModelConfig(path="model"), rollout=RolloutConfig(name="sized"))
-    config.plugins = PluginsConfig(load=[str(tmp_path / "sized.py")])
+    (tmp_path / "bounded.py").write_text(BOUNDED)
+    config = TrainConfig(ModelConfig(path="model"), rollout=RolloutConfig(name="bounded"))
+    config.plugins = PluginsConfig(load=[str(tmp_path / "bounded.py")])
     config.actor.device, config.data.max_prompt_length, config.data.max_response_length = "cpu", 60, 40
     worker = RolloutWorker(config)
     worker.backend.most = most
@@ -218,37 +203,19 @@ def test_an_engine_for_shorter_sequences_than_the_runs_is_noticed(tmp_path, caps
     assert (notice in " ".join(capsys.readouterr().err.split())) is is_noticed
 
 
-SIZED = """
-from dataclasses import dataclass, replace
-
+BOUNDED = """
 from corerl import hookimpl
-from corerl.errors import RunError
-
-@dataclass
-class Options:
-    rows: int | None = None
-
-    def sized(self, config, device):
-        assert device == "cpu"
-        return replace(self, rows=config.rollout.n * config.data.train_batch_size)
 
 class Engine:
-    is_dead, most = False, 1000
+    most = 1000
 
     def longest_sequence(self):
         return self.most
 
-    def __init__(self, model, rollout, *, device, options):
-        self.options = options
-
-    def health(self):
-        if self.is_dead:
-            raise RunError("the engine has ended")
-
-    def close(self):
+    def __init__(self, model, rollout, *, device):
         pass
 
 @hookimpl
 def register_rollout_backends(register):
-    register("sized", Engine, options=Options)
+    register("bounded", Engine)
 """

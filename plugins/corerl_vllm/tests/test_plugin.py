@@ -105,6 +105,24 @@ def test_an_engine_listens_on_the_loopback_unless_the_user_names_another_executo
     assert chosen("cuda", engine_args={"distributed_executor_backend": "ray"}) == set()
 
 
+@pytest.mark.parametrize(("device", "gpus", "executor"), [("cpu", 1, None), ("cuda", 1, "mp"), ("cuda", 2, "mp")])
+def test_workers_on_gpus_have_processes_of_their_own_unless_the_user_names_another_executor(
+    device: str, gpus: int, executor: str | None
+):
+    model, rollout = ModelConfig(path="none", dtype="bf16"), RolloutConfig(tensor_model_parallel_size=gpus)
+    key = "distributed_executor_backend"
+    assert engine_arguments(model, rollout, VllmOptions(), device).get(key) == executor
+    assert engine_arguments(model, rollout, VllmOptions(engine_args={key: "uni"}), device)[key] == "uni"
+
+
+@pytest.mark.parametrize("wrong", ["auto", 0, 1.5, None])
+def test_the_number_of_replicas_is_positive(wrong: object):
+    select = load_plugins().registries.rollout_backends.select
+    assert select({"name": "vllm", "replicas": 2}).options.replicas == 2
+    with pytest.raises(ConfigError, match=r"replicas: must be"):
+        select({"name": "vllm", "replicas": wrong})
+
+
 def test_an_engine_over_several_nodes_has_no_sum_for_gpus_of_one_and_its_network_is_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
-from corerl_check.contract import Finding, Machine
+from corerl_check.contract import Machine
 from corerl_check.machine import GIB
 from corerl_check.size import ModelSize
 
@@ -67,7 +67,6 @@ class GenerationShare:
         bytes_per_token: of the cache, on this GPU.
         asleep: what it keeps while the policy trains.
         cpu_bound: None: not that anyone knows.
-        notes: findings about the engine on this machine.
     """
 
     weights: float
@@ -76,7 +75,6 @@ class GenerationShare:
     other: float = 0.0
     asleep: float = 0.0
     cpu_bound: CpuBound | None = None
-    notes: tuple[Finding, ...] = ()
 
     @property
     def total(self) -> float:

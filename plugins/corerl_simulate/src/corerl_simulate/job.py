@@ -3,27 +3,13 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Machine, ModelSize, SharesGeneration, SharesTraining, TrainingShare, whole
 from corerl_simulate.table import Table
-
-
-class Chosen(Protocol):
-    """A number of engines."""
-
-    @property
-    def replicas(self) -> int: ...
-
-
-@runtime_checkable
-class ChoosesReplicas(Protocol):
-    """Options of a rollout backend that choose the number of engines on a GPU for ``replicas: auto``."""
-
-    def choice(self, size: ModelSize, config: TrainConfig, machine: Machine) -> Chosen: ...
 
 
 @dataclass(frozen=True)
@@ -185,9 +171,6 @@ def _engines(config: TrainConfig, parts: Parts, size: ModelSize, ranks: int, tab
     machine = machine_of(config, table)
     table.engine(backend.entry.name)
     beside: Any = rollout.options.get("replicas", 1)
-    if beside == "auto":
-        options = backend.options
-        beside = options.choice(size, config, machine).replicas if isinstance(options, ChoosesReplicas) else 1
     cache = float("inf")
     if isinstance(backend.options, SharesGeneration):
         share = backend.options.generation(size, config, machine)

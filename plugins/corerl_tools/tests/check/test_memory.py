@@ -190,22 +190,6 @@ def test_the_sequences_that_fit_are_counted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["data.train_batch_size=32"], True),
-        (["data.train_batch_size=31"], False),
-        (["rollout.options.replicas=2"], False),
-        (["rollout.tensor_model_parallel_size=2"], False),
-    ],
-)
-def test_an_engine_that_is_bound_by_the_cpu_is_told_of_replicas(folder: Path, overrides: list[str], told: bool) -> None:
-    found = planned(folder, "rollout.name=vllm", "data.train_batch_size=512", *overrides)
-    config = load(TrainConfig, None, [f"model.path={folder}"])
-    keys = {each.key for each in look(found, Machine(1, 80 * GIB), config) if each.severity == "note"}
-    assert ("rollout.options.replicas" in keys) is told
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
         (["trainer.max_staleness=1"], "time in which the GPU would be idle"),
         (
             ["trainer.max_staleness=1", "data.train_batch_size=8", "actor.ppo_mini_batch_size=8"],

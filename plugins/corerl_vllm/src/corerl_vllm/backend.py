@@ -44,7 +44,7 @@ LOOPBACK_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "
 
 PRELOADED = (
     "vllm.v1.engine.core",
-    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.executor.multiproc_executor",
     "vllm.v1.worker.gpu_model_runner",
     "corerl_vllm_engine.gpu_worker",
     "corerl_vllm_engine.scheduler",
@@ -86,7 +86,7 @@ class VllmBackend(EngineBackend):
             "engine_args": engine_arguments(model, rollout, options, device) | adapter_arguments(adapter, device),
             "adapter": adapter,
             "sleep_level": level if device == "cuda" else 0,
-            "replicas": options.engines,
+            "replicas": options.replicas,
             "preloaded": PRELOADED if device == "cuda" else (),
             "experts": recorded_experts(model, rollout),
             "bitwise": options.bitwise,
@@ -141,11 +141,12 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":
-        share = options.gpu_memory_utilization / options.engines
+        share = options.gpu_memory_utilization / options.replicas
         arguments |= {
             "gpu_memory_utilization": share,
             "enable_sleep_mode": True,
             "worker_cls": "corerl_vllm_engine.gpu_worker.GpuWorker",
+            "distributed_executor_backend": "mp",  # workers launch kernels while the core schedules
         }
         variables, are_several = os.environ | options.variables(), rollout.gpus_per_engine > 1
         without = any(variables.get(name) == value for name, value in WITHOUT_MULTICAST.items()) or nodes.here.others

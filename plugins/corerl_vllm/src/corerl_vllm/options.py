@@ -7,15 +7,22 @@ from typing import ClassVar, Literal
 from corerl import option
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
-from corerl_check import CpuBound, Finding, GenerationShare, Machine, ModelSize, detect, longest, model_size
-from corerl_engines.options import OVERHEAD, EngineOptions
-from corerl_vllm.replicas import MANY, SMALL, Choice, Work, choose
+from corerl_check import CpuBound, Finding, GenerationShare, Machine, ModelSize
+from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 26), (0, 33))
 """tested versions: the first included, the second excluded"""
 
 KEY = "rollout.options.replicas"
 PARTS = "rollout.data_parallel_size"
+
+SMALL = 3_000_000_000
+"""largest number of parameters of a model for which the processor sets the pace, with ``MANY`` sequences: computed from
+the parts of a decode step of 512 sequences of the 1.5B shape on an H200, about 4 ms for any number of sequences, 12 µs
+of the processor for each sequence, and 4.5 ms of the GPU"""
+
+MANY = 256
+"""least number of sequences, likewise"""
 
 OURS = (
     "model",
@@ -51,10 +58,9 @@ class VllmOptions(EngineOptions):
 
     enforce_eager: bool | None = option(None, "neither compile nor record CUDA graphs; null: true on cpu only")
     cpu_kv_cache_gb: int = option(1, "GiB of KV cache of each replica on the CPU", ge=1)
-    replicas: int | Literal["auto"] = option(
+    replicas: int = option(
         1,
-        "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model; "
-        "auto: two if one is bound by its processor and both fit",
+        "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model",
         ge=1,
     )
     bitwise: bool = option(
@@ -62,72 +68,20 @@ class VllmOptions(EngineOptions):
     )
     sleep_level: Literal[1, 2] = option(2, "on cuda, weights during sleep: 1: kept in main memory, 2: dropped")
 
-    @property
-    def engines(self) -> int:
-        """The number of replicas; ``auto`` without a run is one."""
-        return 1 if self.replicas == "auto" else self.replicas
-
-    def sized(self, config: TrainConfig, device: str) -> "VllmOptions":
-        """For :class:`corerl.contracts.rollout_backends.SizedOptions`: ``auto`` becomes a number."""
-        if self.replicas != "auto":
-            return self
-        if device != "cuda":
-            return replace(self, replicas=1)
-        return replace(self, replicas=self.choice(model_size(config.model, device), config, detect()).replicas)
-
-    def choice(self, size: ModelSize, config: TrainConfig, machine: Machine) -> Choice:
-        """The number of engines that ``auto`` stands for, with the reason."""
-        split, rollout, runtime = config.rollout.gpus_per_engine, config.rollout, config.runtime
-        one = super().generation(size, config, machine)
-        gpus = rollout.n_gpus_per_node or runtime.n_gpus_per_node
-        workers = max(1, gpus // split)
-        machines = rollout.nnodes if rollout.n_gpus_per_node else runtime.nnodes
-        open_groups = config.data.train_batch_size * (1 + config.trainer.max_staleness)
-        under_way = min(open_groups * rollout.n, rollout.max_concurrent_requests or open_groups * rollout.n)
-        return choose(
-            Work(
-                size.parameters,
-                one.weights,
-                OVERHEAD,
-                one.bytes_per_token,
-                None if machine.memory is None else self.gpu_memory_utilization * machine.memory,
-                split,
-                -(-under_way // (workers * machines)),
-                longest(config),
-                machine.processors,
-                workers,
-            )
-        )
-
     def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
         """For `corerl check`: replicas share the memory, and each replica has all weights."""
-        choice = self.choice(size, config, machine)
-        count = choice.replicas if self.replicas == "auto" else self.replicas
+        count = self.replicas
         memory = None if machine.memory is None else machine.memory / count
         one = super().generation(size, config, replace(machine, memory=memory))
+        is_small = count * config.rollout.gpus_per_engine == 1 and size.parameters <= SMALL
         return replace(
             one,
             weights=one.weights * count,
             kv_cache=None if one.kv_cache is None else one.kv_cache * count,
             other=one.other * count,
             asleep=one.asleep * count,
-            cpu_bound=self._bound(size, config, count),
-            notes=self._notes(choice, machine),
+            cpu_bound=CpuBound(MANY) if is_small else None,
         )
-
-    def _bound(self, size: ModelSize, config: TrainConfig, count: int) -> CpuBound | None:
-        is_small = count * config.rollout.gpus_per_engine == 1 and size.parameters <= SMALL
-        return CpuBound(MANY) if is_small else None
-
-    def _notes(self, choice: Choice, machine: Machine) -> tuple[Finding, ...]:
-        """The number that ``auto`` chooses, also to the user who left one engine."""
-        engines = "one engine" if choice.replicas == 1 else f"{choice.replicas} engines"
-        if self.replicas == "auto":
-            return (Finding("note", KEY, f"auto chooses {engines} on a GPU, because {choice.reason}"),)
-        if self.replicas == 1 and choice.replicas > 1 and machine.memory is not None:
-            faster = "two took 0.54 to 0.66 of the time of one on H200s (docs/performance.md)"
-            return (Finding("note", KEY, f"auto would choose {engines}, because {choice.reason}; {faster}"),)
-        return ()
 
     def check_nodes(self, nodes: int) -> None:
         """For :class:`corerl_check.SpansNodes`: replicas would share all GPUs."""
@@ -166,7 +120,7 @@ def check_parts(options: VllmOptions, config: TrainConfig) -> None:
     if rollout.data_parallel_size == 1:
         return
     for key, given, right in (
-        (KEY, options.replicas not in (1, "auto"), "1"),
+        (KEY, options.replicas != 1, "1"),
         ("rollout.pipeline_model_parallel_size", rollout.pipeline_model_parallel_size > 1, "1"),
         ("model.lora_rank", config.model.lora_rank > 0 and rollout.lora != "merged", "0, or rollout.lora=merged"),
     ):

@@ -73,9 +73,6 @@ class Estimate:
     cpu_bound: CpuBound | None = None
     """the limit by the engine's scheduler on the CPU; None if there is none"""
 
-    notes: tuple[Finding, ...] = ()
-    """of the engine's options"""
-
 
 @dataclass(frozen=True)
 class Tokens:
@@ -184,7 +181,7 @@ def estimate(
     batch = config.data.gen_batch_size or config.data.train_batch_size
     wanted = -(-batch * config.rollout.n // engines)
     elsewhere = frozenset([UPDATE.format(role) for role in apart] + ["generation"] * own_gpus)
-    return Estimate(tuple(phases), sequences, wanted, elsewhere, engine.cpu_bound, engine.notes)
+    return Estimate(tuple(phases), sequences, wanted, elsewhere, engine.cpu_bound)
 
 
 def runs_mps() -> bool:
@@ -209,7 +206,6 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
             yield finding("warning", key, sentence)
     bound = found.cpu_bound
     waits = bound is not None and found.wanted >= bound.responses
-    yield from found.notes
     if config.trainer.max_staleness and "generation" not in found.apart:
         yield Finding("note", "trainer.max_staleness", OVERLAP[waits] if machine.planned or runs_mps() else TURNS)
     if found.sequences is None:
