@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 SCRIPT = """
-import multiprocessing, os, sys, types
+import multiprocessing, os, sys
 from multiprocessing import forkserver
 from corerl_vllm_engine import cores
 from corerl_vllm_engine.cores import Forking
@@ -20,7 +20,6 @@ def work(answers):
 def core(answers):
     os.environ["CORERL_TEST_LATER"] += " and by the core"
     context = sys.modules[cores.EXECUTOR].get_mp_context()
-    received, sent = context.Pipe(duplex=False)
     worker = context.Process(target=work, args=(answers,), daemon=True)
     worker.start()
     worker.join(60)

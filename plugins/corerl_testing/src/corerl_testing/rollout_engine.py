@@ -68,7 +68,7 @@ class Engine:
 
     @property
     def backend(self) -> RolloutBackend:
-        return self._backend or self._start()
+        return self._start() if self._backend is None else self._backend
 
     @property
     def expected(self) -> Any:
