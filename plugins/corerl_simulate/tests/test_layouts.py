@@ -105,7 +105,7 @@ def test_a_wrong_table_names_its_key(tmp_path: Path) -> None:
         (text.replace("nccl_gb: 20", "nccl_gb: 0"), "exchange.nccl_gb is 0; it must be a number above 0"),
         (text.replace("step_ms: 1.3", "step_ms: .nan"), "engines.vllm.step_ms is nan; it must be a number, 0 or"),
         (text.replace("terabytes: 3.6", "terabytes: .inf"), "gpu.terabytes is inf; it must be"),
-        (text.replace("sharing: 0.3", "sharing: true", 1), "engines.vllm.sharing is True; it must be a number"),
+        (text.replace("sharing: 1.0", "sharing: true", 1), "engines.vllm.sharing is True; it must be a number"),
         (text.replace("gpus_per_node: 8", "gpus_per_node: 2.5"), "links.gpus_per_node is 2.5; it must be a whole"),
         (text.replace("most: 1000000", "most: 0"), "engines.hf.most is 0; it must be a whole number, 1 or more"),
         (text.replace("reports: 0", "reports: 3"), "engines.hf.reports is 3; it must be true or false"),
