@@ -6,7 +6,6 @@ computes them again.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from corerl.contracts.rollout_backends import EngineLoad
@@ -19,8 +18,6 @@ FULL = 0.9
 """share of the KV cache in use from which the number of samples under way does not grow"""
 GROWTH = 8
 """ended samples by which the number grows by one"""
-STANDING = 4
-"""reports whose smallest number of waiting samples counts: others have come just now, in the place of ended ones"""
 
 
 class FixedLimit:
@@ -51,9 +48,10 @@ class FixedLimit:
 class EngineLimit:
     """As many samples as the engines can compute, and a few that wait; no limit for engines that report no load.
 
-    A preemption lowers the number to the samples that are left running, a queue in the engine by the samples that wait
-    there all the time. Without both, a full turnover of all samples raises it by an eighth, unless ``FULL`` of
-    the cache is in use.
+    A preemption lowers the number to the samples that are left running. A queue that stands in the engine until as many
+    samples have ended as it computes at most lowers the number to these, and a few; samples that have just come, or
+    take the places of ended ones, wait for less time. Without both, a full turnover of all samples raises the number by
+    an eighth, unless ``FULL`` of the cache is in use.
 
     Args:
         load: the engines' last report.
@@ -65,8 +63,9 @@ class EngineLimit:
         self._ended = 0
         self._preempted = 0
         """the engines' number at the last look"""
-        self._last: deque[int] = deque(maxlen=STANDING)
-        """samples that waited at the last looks"""
+        self._running = 0
+        """samples that the engines computed at the last look"""
+        self._turnover = _Turnover()
         self._waiting: list[int] = []
         self._usage, self._preemptions = 0.0, 0
 
@@ -94,19 +93,22 @@ class EngineLimit:
         self._waiting.append(load.waiting)
         self._usage = max(self._usage, load.cache_usage)
         self._preemptions += preempted
-        self._last.append(load.waiting)
         self._follow(load, preempted, ended)
+        self._running = load.running
 
     def _follow(self, load: EngineLoad, preempted: int, ended: int) -> None:
-        spare, standing = _spare(load.running), min(self._last)
-        most = math.inf if self._most is None else self._most
+        turnover, most = self._turnover, math.inf if self._most is None else self._most
+        turnover.add(load, ended)
         if preempted:
-            if load.running + load.waiting <= most + spare:  # else the last lowering has not come into effect
-                self._most = max(1, min(most, load.running))
-        elif standing > spare:
-            self._most = min(most, load.running + load.waiting - standing + spare)
-        elif not standing and load.cache_usage < FULL and self._most is not None:
+            if load.running + load.waiting <= most + _spare(load.running):  # else the last lowering has no effect yet
+                before_ends = min(self._running - preempted, load.running + ended)
+                self._most = max(1, min(most, max(load.running, before_ends)))
+        elif not turnover.waiting and load.cache_usage < FULL and self._most is not None:
             self._most += ended / GROWTH
+        if turnover.is_whole:
+            self._turnover, spare = _Turnover(), _spare(turnover.running)
+            if turnover.waiting > spare:
+                self._most = min(self._most or math.inf, turnover.running + spare)
 
     def measured(self) -> Mapping[str, float]:
         """Metrics since the last call; none without a report."""
@@ -121,6 +123,28 @@ class EngineLimit:
             "rollout/requests/preempted": float(preemptions),
             "rollout/kv_cache_usage/max": usage,
         }
+
+
+class _Turnover:
+    """A time in which all samples that the engines compute are exchanged.
+
+    Attributes:
+        running: largest number of samples that the engines computed.
+        waiting: smallest number that waited.
+        ended: samples.
+    """
+
+    def __init__(self) -> None:
+        self.running, self.waiting, self.ended = 0, math.inf, 0
+
+    def add(self, load: EngineLoad, ended: int) -> None:
+        self.running = max(self.running, load.running)
+        self.waiting = min(self.waiting, load.waiting)
+        self.ended += ended
+
+    @property
+    def is_whole(self) -> bool:
+        return self.ended >= max(1, self.running)
 
 
 def _spare(running: int) -> int:

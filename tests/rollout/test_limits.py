@@ -42,7 +42,7 @@ def test_at_first_as_many_are_sent_as_the_engine_computes_and_a_few_that_wait():
 def test_a_queue_that_stands_in_the_engine_lowers_the_number_and_a_few_stay():
     one = Reports(room=256)
     for waiting in (200, 190, 210, 195):
-        most = one.next(running=64, waiting=waiting, cache_usage=0.5)
+        most = one.next(ended=16, running=64, waiting=waiting, cache_usage=0.5)
     assert most == 64 + 4
     for _ in range(4):
         most = one.next(ended=8, running=64, waiting=3, cache_usage=0.5)
@@ -55,12 +55,39 @@ def test_samples_that_take_the_places_of_ended_ones_are_no_queue():
         assert one.next(running=running, waiting=waiting) == 256 + 16
 
 
+def test_samples_that_an_engine_is_slow_to_begin_are_no_queue():
+    one = Reports(room=1024)
+    for _ in range(40):
+        assert one.next(running=64, waiting=448) == 1024 + 64
+    assert one.next(running=512, waiting=0) == 1024 + 64
+
+
+def test_a_report_between_the_end_of_many_samples_and_the_begin_of_others_does_not_count_alone():
+    one = Reports(room=1024)
+    for _ in range(8):
+        one.next(running=396, waiting=116, cache_usage=0.99)
+    assert one.next(ended=396, running=17, waiting=116, cache_usage=0.02) == 396 + 24
+    assert one.next(running=116, waiting=0, cache_usage=0.1) == 396 + 24
+
+
+def test_a_preemption_that_is_reported_after_the_end_of_samples_leaves_those_before_it():
+    one = Reports(room=1024)
+    one.next(running=396, waiting=110, cache_usage=0.99)
+    assert one.next(ended=376, running=17, waiting=113, preempted=3, cache_usage=0.02) == 393
+
+
 def test_a_preemption_lowers_the_number_to_those_left_running_and_each_is_counted_once():
     one = Reports(room=256)
     assert one.next(running=160, waiting=9, preempted=9, cache_usage=1.0) == 160
     assert one.next(running=150, waiting=0, cache_usage=0.95) == 160
     assert one.next(running=150, waiting=10, preempted=10, cache_usage=1.0) == 150
     assert one.limit.measured()["rollout/requests/preempted"] == 10
+
+
+def test_a_preemption_counts_beside_a_queue_that_stood_before_it():
+    one = Reports(room=256)
+    one.next(ended=60, running=100, waiting=90)
+    assert one.next(ended=40, running=80, waiting=90, preempted=2) == 98
 
 
 def test_the_number_is_not_lowered_again_before_the_last_time_came_into_effect():
