@@ -5,7 +5,8 @@
 ``kernels``: tokens and log-probs of random logits beside vLLM's kernel and float64. ``engine``: one engine with random
 weights answers the same requests by vLLM's own steps and then by corerl-vllm's; memory is so short that requests are
 preempted, and responses end at different steps. Some requests are greedy, some have filters, which are left to vLLM's
-sampler. Prints a line of JSON for each.
+sampler. ``ahead``: two engines with a worker process, one with three steps under way, answer greedy requests. Prints a
+line of JSON for each.
 """
 
 import json
@@ -16,13 +17,14 @@ from typing import Any
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 
+import numpy as np
 import torch
 from transformers import Qwen2Config
 from vllm import LLM, SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
-from corerl_vllm_engine import log_probs, sampling, steady
+from corerl_vllm_engine import STEPS, log_probs, sampling, steady
 
 VOCABULARY, REQUESTS, BLOCKS = 50_000, 48, 160
 
@@ -80,12 +82,13 @@ def answers(llm: Any, prompts: list[Any], parameters: list[SamplingParams]) -> l
     return found
 
 
-def engine() -> dict[str, Any]:
+def started(**more: Any) -> LLM:
+    """An engine of a small model with random weights."""
     with tempfile.TemporaryDirectory() as folder:
         sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
         Qwen2Config(architectures=["Qwen2ForCausalLM"], dtype="bfloat16", **sizes, **heads).save_pretrained(folder)
-        llm = LLM(
+        return LLM(
             model=folder,
             load_format="dummy",
             skip_tokenizer_init=True,
@@ -96,7 +99,28 @@ def engine() -> dict[str, Any]:
             gpu_memory_utilization=0.2,
             logprobs_mode="processed_logprobs",
             scheduler_cls="corerl_vllm_engine.scheduler.make",
+            **more,
         )
+
+
+def ahead() -> dict[str, Any]:
+    prompts, _ = requests()
+    draw, found = random.Random(1), []
+    greedy = {"temperature": 0.0, "logprobs": 0, "ignore_eos": True, "detokenize": False}
+    parameters = [SamplingParams(max_tokens=draw.randrange(1, 120), **greedy) for _ in prompts]
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    for steps in ({}, {STEPS: "3"}):
+        os.environ |= steps
+        worker = {"worker_cls": "corerl_vllm_engine.gpu_worker.GpuWorker", "distributed_executor_backend": "mp"}
+        llm = started(seed=0, **worker)
+        found.append(answers(llm, prompts, parameters))
+        llm.llm_engine.engine_core.shutdown()
+    equal = [(a[0] == b[0], max(map(abs, np.subtract(a[1], b[1])))) for a, b in zip(*found, strict=True)]
+    return {"same": sum(same for same, _ in equal), "of": len(equal), "difference": max(d for same, d in equal if same)}
+
+
+def engine() -> dict[str, Any]:
+    llm = started()
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
     log_probs.prepare(runner.sampler, keeps=False)
     prompts, parameters = requests()
@@ -140,3 +164,4 @@ def engine() -> dict[str, Any]:
 if __name__ == "__main__":
     print(json.dumps({"kernels": kernels()}), flush=True)
     print(json.dumps({"engine": engine()}), flush=True)
+    print(json.dumps({"ahead": ahead()}), flush=True)

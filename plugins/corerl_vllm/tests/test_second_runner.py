@@ -18,12 +18,12 @@ def printed(engine_python: str, device: str) -> dict[str, Any]:
     folder = Path(corerl_vllm_engine.__file__).parents[1]
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     command = [engine_python, str(Path(__file__).parent / "second_runner.py")]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=500)
     lines: dict[str, Any] = {}
     for line in done.stdout.splitlines():
         if line.startswith('{"'):
             lines |= json.loads(line)
-    assert set(lines) == {"kernels", "engine"}, done.stderr[-3000:]
+    assert set(lines) == {"kernels", "engine", "ahead"}, done.stderr[-3000:]
     return lines
 
 
@@ -40,3 +40,9 @@ def test_an_engine_answers_as_with_vllms_own_steps(printed: dict[str, Any]) -> N
     assert found["preempted"] > 0
     assert found["made anew"] < 0.6 * found["steps"]
     assert found["left to vLLM's sampler"] > 0 and found["left to vLLM's sampler, plain requests"] == 0
+
+
+def test_an_engine_with_three_steps_under_way_answers_as_one_with_two(printed: dict[str, Any]) -> None:
+    """Steps of other sizes, at the ends of responses, may round otherwise: a few greedy responses may part."""
+    found = printed["ahead"]
+    assert found["same"] > 0.9 * found["of"] > 0 and found["difference"] < 1e-2

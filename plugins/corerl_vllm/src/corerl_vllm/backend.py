@@ -52,6 +52,9 @@ PRELOADED = (
 )
 """modules of a core's process on a GPU; on the CPU vLLM sets variables that must be there before its import"""
 
+VLLMS_STEPS = 2
+"""steps that vLLM has under way"""
+
 CPU_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 """a single worker runs in its core's process, as on a GPU; two processes that spin while waiting starve all others.
 torch compiles headers into the folder for temporary files, which is the engine's own: ten seconds of every start"""
@@ -189,6 +192,8 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults |= FLOAT32_VARIABLES
     if options.bitwise:
         defaults[corerl_vllm_engine.BITWISE] = "1"
+    if device == "cuda" and options.steps_under_way > VLLMS_STEPS:
+        defaults[corerl_vllm_engine.STEPS] = str(options.steps_under_way)
     if "distributed_executor_backend" not in options.engine_args and not nodes.here.others:
         defaults |= LOOPBACK_VARIABLES
     if device == "cpu":

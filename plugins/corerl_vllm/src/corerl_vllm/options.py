@@ -63,6 +63,12 @@ class VllmOptions(EngineOptions):
         "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model",
         ge=1,
     )
+    steps_under_way: int = option(
+        2,
+        "on cuda, steps of the engine at a time; vLLM's number is 2, with 3 (experimental) its core schedules earlier",
+        ge=2,
+        le=3,
+    )
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of a strategy with the same option (set by trainer.bitwise)"
     )
