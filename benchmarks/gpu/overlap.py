@@ -6,7 +6,8 @@
 64 prompts of 128 tokens × 8 responses of 512, backend ``vllm``, reference KL 0.001. Runs: ``one`` and ``two`` generate
 and train one after the other, with one engine and with ``rollout.options.replicas=2``; ``beside`` is ``one`` with
 ``trainer.max_staleness=1`` and a fixed share of the memory for the engine. For ``beside`` NVIDIA's MPS is started, and
-stopped after it; ``beside-without-mps`` is the same without. Before each run, ``corerl check`` prints its notes about
+stopped after it; ``beside-without-mps`` is the same without, ``beside-engine-first`` with MPS and a lower priority of
+the training process. Before each run, ``corerl check`` prints its notes about
 the engines. Prints a table: means after the first step.
 """
 
@@ -36,13 +37,21 @@ RUNS: dict[str, tuple[str, ...]] = {
     "two": ("rollout.options.replicas=2",),
     "beside": BESIDE,
     "beside-without-mps": BESIDE,
+    "beside-engine-first": (*BESIDE, "rollout.options.environment={CUDA_MPS_CLIENT_PRIORITY: '0'}"),
 }
-COLUMNS = ("step", "gen", "generating", "ref", "update_actor", "update_weights", "first step", "stalest", "GiB", "run")
+COLUMNS = (
+    *("step", "gen", "generating", "ref", "update_actor", "update_weights", "first step", "stalest", "limit"),
+    *("preempted", "GiB", "run", "steps"),
+)
 NOTED = ("rollout.options.replicas", "rollout.options", "trainer.max_staleness")
 
 
+PRIORITIES = {"beside": "0", "beside-engine-first": "1"}
+"""runs with MPS, and their processes' CUDA_MPS_CLIENT_PRIORITY: 0 normal, 1 below normal"""
+
+
 @contextmanager
-def mps(folder: Path) -> Iterator[None]:
+def mps(folder: Path, priority: str) -> Iterator[None]:
     """NVIDIA's Multi-Process Service, for the processes that are started within.
 
     The service numbers the devices that it sees anew, so its clients see the first ones.
@@ -53,6 +62,7 @@ def mps(folder: Path) -> Iterator[None]:
         Path(path).mkdir(parents=True)
     os.environ.update(places)
     subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=30)
+    os.environ["CUDA_MPS_CLIENT_PRIORITY"] = priority  # not of the service itself, which has started
     if seen := before.get("CUDA_VISIBLE_DEVICES"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(seen.split(",")))))
     try:
@@ -98,8 +108,8 @@ def main() -> None:
         for name in arguments.runs:
             overrides = (*RUNS[name], *arguments.overrides)
             with ExitStack() as stack:
-                if name == "beside":
-                    stack.enter_context(mps(Path(temporary) / "mps"))
+                if name in PRIORITIES:
+                    stack.enter_context(mps(Path(temporary) / f"mps-{name}", PRIORITIES[name]))
                 for note in notes(arguments, overrides):
                     print(f"{name}: {note}", flush=True)
                 row = _run(arguments, overrides, Path(temporary) / name)
@@ -109,7 +119,8 @@ def main() -> None:
                 (Path(out) / f"overlap-{arguments.shape}.json").write_text(json.dumps(rows))
     table = Table("run", *COLUMNS, title=f"{arguments.shape}, 64 × 8 × (128 + 512): means after the first step")
     for row in rows:
-        table.add_row(row["name"], *(f"{row[key]:.3g}" if key in row else "" for key in COLUMNS))
+        cells = (row.get(key, "") for key in COLUMNS)
+        table.add_row(row["name"], *(f"{cell:.3g}" if isinstance(cell, float) else cell for cell in cells))
     console.print(table)
 
 

@@ -10,7 +10,9 @@ rollout.n_gpus_per_node=2 trainer.max_staleness=1`` for two and two.
 ``--lengths drawn``: GSM8K prompts, each response as long as a log-normal distribution said beforehand
 (forced_lengths.py). ``--lengths 512``: 64 prompts of 128 tokens, 8 responses of 512 tokens each, the setting of which
 TRL's figures are known. ``--bare`` gives the same requests to the engine alone, in the same run. ``generating`` is what
-generation took, beside training where that goes on meanwhile; ``gen`` is what a step waited for it. A run is ended in
+generation took, beside training where that goes on meanwhile; ``gen`` is what a step waited for it. ``limit`` is the
+largest number of responses under way, ``steps`` the seconds of each step. Means leave out the first step, and with
+``trainer.max_staleness`` so many more: their responses were generated while the first step compiled. A run is ended in
 the step after the last measured one, without a checkpoint.
 """
 
@@ -91,13 +93,14 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         process.wait(timeout=120)
     finally:
         process.kill()
-    later = steps[1:] or steps
+    stalest = max(record["training/staleness/max"] for record in steps)
+    later = steps[1 + int(stalest) :] or steps  # responses of the steps before were generated during the first
 
     def mean(name: str) -> float:
         return float(sum(record.get(name, 0.0) for record in later) / len(later))
 
     tokens = mean("response_length/mean") * 64 * 8
-    row = {part: mean(f"timing_s/{part}") for part in PARTS}
+    row: dict[str, Any] = {part: mean(f"timing_s/{part}") for part in PARTS}
     generating = mean("timing_background_s/gen") or row["gen"]
     row |= {
         "step": mean("perf/time_per_step"),
@@ -107,7 +110,10 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         "MFU": mean("perf/mfu/actor"),
         "GiB": mean("perf/max_memory_allocated_gb"),
         "|dlogp|": mean("rollout_corr/log_prob_abs_diff"),
-        "stalest": max(record["training/staleness/max"] for record in steps),
+        "stalest": stalest,
+        "limit": mean("rollout/requests/limit"),
+        "preempted": mean("rollout/requests/preempted"),
+        "steps": " ".join(f"{record['perf/time_per_step']:.2f}" for record in steps),
         "run": time.perf_counter() - start,
     }
     if arguments.bare and backend == "vllm":
