@@ -103,8 +103,11 @@ class Core(EngineCore):
 
     def __init__(self, scheduler: Any) -> None:
         self.vllm_config, self.scheduler, self.model_executor = scheduler.vllm_config, scheduler, Device()
+        self.vllm_config.scheduler_config.async_scheduling = True  # not on the CPU
+        scheduler.use_v2_model_runner = True  # vLLM's config refuses it without triton
         self.batch_queue_size = self.vllm_config.max_concurrent_batches
         self.batch_queue = deque(maxlen=self.batch_queue_size)
+        assert self.batch_queue_size == 2
         self.aborts_queue = queue.Queue()
         self.log_stats = self.check_for_draft_tokens = self.is_pooling_model = self.is_mm_encoder_only = False
         self.is_ec_consumer, self._weight_version = True, None
@@ -157,9 +160,7 @@ def main() -> None:
     for seed in range(first, end):
         scene = Scene(seed)
         try:
-            scheduler = parts.make(GatheringAsyncScheduler, True, scene.blocks)
-            scheduler.use_v2_model_runner = True  # vLLM's config refuses it without triton
-            made = run(Core(scheduler), scene)
+            made = run(Core(parts.make(GatheringAsyncScheduler, True, scene.blocks)), scene)
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
