@@ -7,8 +7,8 @@
 and train one after the other, with one engine and with ``rollout.options.replicas=2``; ``beside`` is ``one`` with
 ``trainer.max_staleness=1`` and a fixed share of the memory for the engine. For ``beside`` NVIDIA's MPS is started, and
 stopped after it; ``beside-without-mps`` is the same without, ``beside-engine-first`` with MPS and a lower priority of
-the training process. Before each run, ``corerl check`` prints its notes about
-the engines. Prints a table: means after the first step.
+the training process. Before each run, ``corerl check`` prints its notes about the engines. Prints a table of step.py's
+means, and the seconds of each step.
 """
 
 import argparse
@@ -44,8 +44,6 @@ COLUMNS = (
     *("preempted", "GiB", "run", "steps"),
 )
 NOTED = ("rollout.options.replicas", "rollout.options", "trainer.max_staleness")
-
-
 PRIORITIES = {"beside": "0", "beside-engine-first": "1"}
 """runs with MPS, and their processes' CUDA_MPS_CLIENT_PRIORITY: 0 normal, 1 below normal"""
 

@@ -126,10 +126,15 @@ def test_three_steps_are_under_way_on_cuda_if_asked_for():
     def variable(device: str, **options: Any) -> str | None:
         return engine_environment(model, VllmOptions(**options), device).get(STEPS)
 
-    assert variable("cuda") is variable("cuda", steps_under_way=2) is variable("cpu", steps_under_way=3) is None
-    assert variable("cuda", steps_under_way=3) == "3"
-    with pytest.raises(ConfigError, match="steps_under_way"):
-        load_plugins().registries.rollout_backends.select({"name": "vllm", "steps_under_way": 4})
+    assert (
+        variable("cuda")
+        is variable("cuda", max_concurrent_batches=2)
+        is variable("cpu", max_concurrent_batches=3)
+        is None
+    )
+    assert variable("cuda", max_concurrent_batches=3) == "3"
+    with pytest.raises(ConfigError, match="max_concurrent_batches"):
+        load_plugins().registries.rollout_backends.select({"name": "vllm", "max_concurrent_batches": 4})
 
 
 def test_a_release_that_keeps_inputs_in_another_way_is_refused_more_steps():
@@ -137,7 +142,7 @@ def test_a_release_that_keeps_inputs_in_another_way_is_refused_more_steps():
     room_for_inputs(module := SimpleNamespace(set_default_max_concurrency=kept.append), 3)
     module.set_default_max_concurrency(2)
     assert kept == [3]
-    with pytest.raises(RuntimeError, match="steps_under_way"):
+    with pytest.raises(RuntimeError, match="max_concurrent_batches"):
         room_for_inputs(SimpleNamespace(), 3)
 
 
@@ -225,6 +230,16 @@ def test_stages_and_data_parallel_ranks_are_vllms_and_engine_args_cannot_set_the
             "model.lora_rank: needs rollout.data_parallel",
         ),
         ({"data_parallel_size": 2, "options": {"replicas": 2}}, {}, "replicas: needs rollout.data_parallel_size=1 wi"),
+        (
+            {"data_parallel_size": 2, "options": {"max_concurrent_batches": 3}},
+            {},
+            "max_concurrent_batches: needs rollout.data",
+        ),
+        (
+            {"options": {"max_concurrent_batches": 3, "engine_args": {"scheduler_cls": None}}},
+            {},
+            "max_concurrent_batches: needs the scheduler of corerl-vllm",
+        ),
         ({"data_parallel_size": 2, "pipeline_model_parallel_size": 2}, {}, "pipeline_model_parallel_size: needs"),
         ({"data_parallel_size": 2}, {"actor": ActorConfig(device="cpu")}, "data parallel ranks only on CUDA: set 1"),
         (

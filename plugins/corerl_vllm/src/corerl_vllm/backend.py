@@ -192,8 +192,8 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults |= FLOAT32_VARIABLES
     if options.bitwise:
         defaults[corerl_vllm_engine.BITWISE] = "1"
-    if device == "cuda" and options.steps_under_way > VLLMS_STEPS:
-        defaults[corerl_vllm_engine.STEPS] = str(options.steps_under_way)
+    if device == "cuda" and options.max_concurrent_batches > VLLMS_STEPS:
+        defaults[corerl_vllm_engine.STEPS] = str(options.max_concurrent_batches)
     if "distributed_executor_backend" not in options.engine_args and not nodes.here.others:
         defaults |= LOOPBACK_VARIABLES
     if device == "cpu":

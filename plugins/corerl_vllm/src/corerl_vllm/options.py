@@ -15,6 +15,7 @@ TESTED = ((0, 26), (0, 33))
 
 KEY = "rollout.options.replicas"
 PARTS = "rollout.data_parallel_size"
+BATCHES = "rollout.options.max_concurrent_batches"
 
 SMALL = 3_000_000_000
 """largest number of parameters of a model for which the processor sets the pace, with ``MANY`` sequences: computed from
@@ -63,7 +64,7 @@ class VllmOptions(EngineOptions):
         "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model",
         ge=1,
     )
-    steps_under_way: int = option(
+    max_concurrent_batches: int = option(
         2,
         "on cuda, steps of the engine at a time; vLLM's number is 2, with 3 (experimental) its core schedules earlier",
         ge=2,
@@ -100,6 +101,10 @@ class VllmOptions(EngineOptions):
 
         super().check(key, config)
         check_parts(self, config)
+        if self.max_concurrent_batches != 2 and "scheduler_cls" in self.engine_args:
+            raise ConfigError(
+                BATCHES, "needs the scheduler of corerl-vllm: set 2, or leave out engine_args.scheduler_cls"
+            )
         check_quantization(
             self, config.model, "cuda", adapters=config.model.lora_rank > 0 and config.rollout.lora != "merged"
         )
@@ -127,6 +132,7 @@ def check_parts(options: VllmOptions, config: TrainConfig) -> None:
         return
     for key, given, right in (
         (KEY, options.replicas != 1, "1"),
+        (BATCHES, options.max_concurrent_batches != 2, "2"),
         ("rollout.pipeline_model_parallel_size", rollout.pipeline_model_parallel_size > 1, "1"),
         ("model.lora_rank", config.model.lora_rank > 0 and rollout.lora != "merged", "0, or rollout.lora=merged"),
     ):

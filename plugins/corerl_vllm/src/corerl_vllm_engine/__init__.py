@@ -4,4 +4,4 @@ BITWISE = "CORERL_BITWISE"
 """variable of the engine's process: the option ``bitwise``"""
 
 STEPS = "CORERL_STEPS"
-"""likewise: the option ``steps_under_way``, if it is not vLLM's number"""
+"""likewise: the option ``max_concurrent_batches``, if it is not vLLM's number"""

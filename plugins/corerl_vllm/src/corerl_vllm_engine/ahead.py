@@ -39,5 +39,7 @@ def room_for_inputs(runner_module: Any, steps: int) -> None:
     """
     own = getattr(runner_module, "set_default_max_concurrency", None)
     if own is None:
-        raise RuntimeError("rollout.options.steps_under_way: this release of vLLM has two steps under way: set 2")
+        raise RuntimeError(
+            "rollout.options.max_concurrent_batches: this release of vLLM has two steps under way: set 2"
+        )
     runner_module.set_default_max_concurrency = lambda count: own(max(count, steps))

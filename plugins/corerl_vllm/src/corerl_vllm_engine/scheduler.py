@@ -54,7 +54,7 @@ def make(**arguments: Any) -> Any:
 
         read_in_core(config.model_config)
     asynchronous = config.scheduler_config.async_scheduling
-    if STEPS in os.environ and asynchronous and config.parallel_config.data_parallel_size == 1:
+    if STEPS in os.environ and asynchronous:
         from vllm.v1.engine.core import EngineCore
 
         run_ahead(EngineCore, int(os.environ[STEPS]))
