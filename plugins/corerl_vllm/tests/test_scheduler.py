@@ -59,7 +59,7 @@ def test_random_runs_are_those_of_vllms_own_scheduler(engine_python: str) -> Non
     assert seeds == 60 and steady > 50 * seeds
 
 
-def test_with_three_max_concurrent_batches_responses_and_blocks_are_those_of_the_requests(engine_python: str) -> None:
+def test_with_three_steps_under_way_responses_and_blocks_are_those_of_the_requests(engine_python: str) -> None:
     """By vLLM's own core, with preemptions, aborts and resets; in place of the worker is a cache that is checked."""
     command = [engine_python, str(Path(__file__).parent / "steps_ahead.py"), "0", "60"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)

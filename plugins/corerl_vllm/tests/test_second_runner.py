@@ -42,7 +42,7 @@ def test_an_engine_answers_as_with_vllms_own_steps(printed: dict[str, Any]) -> N
     assert found["left to vLLM's sampler"] > 0 and found["left to vLLM's sampler, plain requests"] == 0
 
 
-def test_an_engine_with_three_max_concurrent_batches_answers_as_one_with_two(printed: dict[str, Any]) -> None:
+def test_an_engine_with_three_steps_under_way_answers_as_one_with_two(printed: dict[str, Any]) -> None:
     """Steps of other sizes, at the ends of responses, may round otherwise: a few greedy responses may part."""
     found = printed["ahead"]
     assert found["same"] > 0.9 * found["of"] > 0 and found["difference"] < 1e-2
