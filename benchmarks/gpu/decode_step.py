@@ -39,6 +39,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROFILED = 64
 """tokens of the profiled generation"""
 
+ONCE = ("_draws", "_gumbel_sample_kernel")
+"""kernels that run once a step: this package's sampling, and vLLM's"""
+
 LOOPS = ("run_busy_loop", "worker_busy_loop", "async_output_busy_loop")
 """functions of the threads that schedule, launch, and send outputs; the last two are those of a worker's process"""
 
@@ -66,7 +69,7 @@ def kernels(folder: Path, console: Console) -> None:
             continue
         start, end = min(each["ts"] for each in device), max(each["ts"] for each in device)
         device = [each for each in device if each["ts"] > (start + end) / 2]
-        steps = sum("_gumbel_sample_kernel" in each["name"] for each in device) or 1
+        steps = sum(each["name"] in ONCE for each in device) or 1
         spans = sorted((each["ts"], each["ts"] + each["dur"]) for each in device)
         busy, last = 0.0, spans[0][0]
         for began, ended in spans:

@@ -2,11 +2,10 @@
 
     PYTHONPATH=… python plugins/corerl_vllm/tests/second_runner.py
 
-``kernels``: tokens and log-probs of random logits beside vLLM's kernel and float64. ``engine``: one engine with random
-weights answers the same requests by vLLM's own steps and then by corerl-vllm's; memory is so short that requests are
-preempted, and responses end at different steps. Some requests are greedy, some have filters, which are left to vLLM's
-sampler. ``ahead``: two engines with a worker process, one with three steps under way, answer greedy requests. Prints a
-line of JSON for each.
+``engine``: one engine with random weights answers the same requests by vLLM's own steps, by corerl-vllm's, and by those
+with its sampling; memory is so short that requests are preempted, and responses end at different steps. Some requests
+are greedy, some have filters, which are left to vLLM's sampler. ``ahead``: two engines with a worker process, one with
+three steps under way, answer greedy requests. Prints a line of JSON for each.
 """
 
 import json
@@ -18,38 +17,13 @@ from typing import Any
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 
 import numpy as np
-import torch
 from transformers import Qwen2Config
 from vllm import LLM, SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
 from corerl_vllm_engine import STEPS, log_probs, sampling, steady
 
 VOCABULARY, REQUESTS, BLOCKS = 50_000, 48, 160
-
-
-def kernels() -> dict[str, Any]:
-    torch.manual_seed(0)
-    count, requests, device = 300, 400, "cuda"
-    found: dict[str, Any] = {"same": 0, "difference": 0.0}
-    for dtype, vocabulary in ((torch.bfloat16, VOCABULARY), (torch.float32, 151_936), (torch.float32, 7)):
-        logits = (5 * torch.randn(count, vocabulary, device=device)).to(dtype)
-        logits[3, : vocabulary // 2] = -torch.inf
-        rows = torch.randperm(requests, device=device)[:count].int()
-        temperature = torch.tensor([0.0, 0.7, 1.0, 1.3], device=device)[torch.arange(requests, device=device) % 4]
-        seeds = torch.randint(-(2**62), 2**62, (requests,), device=device)
-        places = torch.arange(count, device=device) * 3
-        lengths, prefilled = torch.arange(count, device=device).int(), torch.full((requests,), 9, device=device).int()
-        tokens, values, counts = sampling.sample(logits, rows, temperature, seeds, places, lengths, prefilled)
-        degree = temperature[rows.long()].double()[:, None]
-        exact = logits.double() / degree.where(degree > 0, 1.0)
-        theirs = gumbel_sample(exact.float(), rows, temperature, seeds, places, apply_temperature=False)
-        found["same"] += int((tokens[:, 0] == theirs).sum())
-        difference = (values - exact.log_softmax(dim=-1).gather(-1, tokens)).abs().max()
-        found["difference"] = max(found["difference"], float(difference))
-        assert counts.tolist() == [int(length >= 9) for length in range(count)]
-    return found | {"rows": 3 * count}
 
 
 def requests() -> tuple[list[Any], list[SamplingParams]]:
@@ -134,34 +108,40 @@ def engine() -> dict[str, Any]:
         return prepare(scheduler_output, batch_desc)
 
     runner.prepare_inputs = prepare_inputs
-    used = steady.use_in(runner), sampling.use_in(runner)
-    original = type(sampler).__call__
-    type(sampler).__call__ = lambda self, *given: left.append(1) or original(self, *given)
+    used = [steady.use_in(runner)]
     for _ in range(2):  # as between two generations
         runner.execute_model(SchedulerOutput.make_empty())
     steps: list[int] = []
     execute = runner.execute_model
     runner.execute_model = lambda *given, **more: steps.append(1) or execute(*given, **more)
-    first = answers(llm, prompts, parameters)
-    counts = {"steps": len(steps), "made anew": len(made), "left to vLLM's sampler": len(left)}
+    kept = answers(llm, prompts, parameters), answers(llm, prompts[: len(plain)], plain)
+    counts = {"steps": len(steps), "made anew": len(made)}
+    used.append(sampling.use_in(runner))
+    original = type(sampler).__call__
+    type(sampler).__call__ = lambda self, *given: left.append(1) or original(self, *given)
+    drawn = [answers(llm, prompts, parameters) for _ in range(2)]
+    counts["left to vLLM's sampler"] = len(left)
     left.clear()
-    second = answers(llm, prompts[: len(plain)], plain)
+    answers(llm, prompts[: len(plain)], plain)
+    greedy = [number for number, each in enumerate(parameters) if each.temperature == 0.0]
     return {
         "used": used,
-        "same": [[a[0] == b[0] for a, b in zip(*pair, strict=True)] for pair in zip(own, (first, second), strict=True)],
-        "difference": max(
-            abs(a - b)
-            for pair in zip(own, (first, second), strict=True)
-            for theirs, ours in zip(*pair, strict=True)
-            for a, b in zip(theirs[1], ours[1], strict=True)
-        ),
+        "same": [a[0] == b[0] for pair in zip(own, kept, strict=True) for a, b in zip(*pair, strict=True)],
+        "difference": apart(own[0] + own[1], kept[0] + kept[1]),
+        "same greedy tokens": [own[0][number][0] == drawn[0][number][0] for number in greedy],
+        "difference of greedy ones": apart(*([found[number] for number in greedy] for found in (own[0], drawn[0]))),
+        "same tokens again": [a[0] == b[0] for a, b in zip(*drawn, strict=True)],
         **counts,
         "left to vLLM's sampler, plain requests": len(left),
         "preempted": llm.llm_engine.engine_core.engine_core.scheduler._preempted,
     }
 
 
+def apart(first: list[Any], second: list[Any]) -> float:
+    """The largest difference of log-probs."""
+    return max(abs(a - b) for x, y in zip(first, second, strict=True) for a, b in zip(x[1], y[1], strict=True))
+
+
 if __name__ == "__main__":
-    print(json.dumps({"kernels": kernels()}), flush=True)
     print(json.dumps({"engine": engine()}), flush=True)
     print(json.dumps({"ahead": ahead()}), flush=True)
