@@ -31,7 +31,8 @@ def sample(logits: Any, rows: Any, temperature: Any, seeds: Any, places: Any, le
     """
     count, vocabulary = logits.shape
     blocks = triton.cdiv(vocabulary, BLOCK)
-    largest, sums = logits.new_empty((2, count, blocks), dtype=torch.float32)
+    largest = logits.new_empty((count, blocks), dtype=torch.float32)
+    sums = torch.empty_like(largest)  # of its own: triton compiles anew for pointers of another alignment
     tokens = logits.new_empty((count, 1), dtype=torch.int64)
     log_probs = logits.new_empty((count, 1), dtype=torch.float32)
     counts = torch.empty_like(lengths[:count])

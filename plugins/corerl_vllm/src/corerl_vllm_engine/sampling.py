@@ -22,7 +22,19 @@ def use_in(runner: Any) -> bool:
     known = all(hasattr(sampler, name) for name in STATES)
     if known:
         runner.sampler = Sampler(sampler)
+        _compile(runner)
     return known
+
+
+@torch.inference_mode()
+def _compile(runner: Any) -> None:
+    """Compile the kernels by a step of two rows, which takes seconds, before the first generation needs them."""
+    rows = torch.arange(2, device=runner.device)
+    hidden = torch.zeros((2, runner.model_config.get_hidden_size()), dtype=runner.dtype, device=runner.device)
+    states, of_rows = runner.sampler.sampling_states, rows.to(torch.int32)
+    prefilled = runner.sampler.req_states.prefill_len.gpu
+    logits = runner.model.compute_logits(hidden)
+    sample(logits, of_rows, states.temperature.gpu, states.seeds.gpu, rows, of_rows, prefilled)
 
 
 class Sampler:
