@@ -26,15 +26,13 @@ def use_in(runner: Any) -> bool:
     return known
 
 
-@torch.inference_mode()
 def _compile(runner: Any) -> None:
     """Compile the kernels by a step of two rows, which takes seconds, before the first generation needs them."""
-    rows = torch.arange(2, device=runner.device)
-    hidden = torch.zeros((2, runner.model_config.get_hidden_size()), dtype=runner.dtype, device=runner.device)
-    states, of_rows = runner.sampler.sampling_states, rows.to(torch.int32)
+    states, rows = runner.sampler.sampling_states, torch.arange(2, device=runner.device)
+    logits = torch.zeros((2, states.vocab_size), dtype=runner.dtype, device=runner.device)
+    lengths = rows.to(torch.int32)
     prefilled = runner.sampler.req_states.prefill_len.gpu
-    logits = runner.model.compute_logits(hidden)
-    sample(logits, of_rows, states.temperature.gpu, states.seeds.gpu, rows, of_rows, prefilled)
+    sample(logits, lengths, states.temperature.gpu, states.seeds.gpu, rows, lengths, prefilled)
 
 
 class Sampler:
