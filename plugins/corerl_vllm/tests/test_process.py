@@ -96,9 +96,9 @@ def test_a_start_that_fails_ends_with_the_engines_last_words(start: Start, made_
 def test_a_start_that_takes_too_long_is_ended_at_its_deadline(start: Start, made_up: Callable[[str], dict[str, str]]):
     environment = made_up("import time\nprint('waiting for a port')\ntime.sleep(600)")
     began = time.monotonic()
-    late = r"took longer than 2 s; the last lines of its log \(.*\):\n  waiting for a port"
+    late = r"took longer than 6 s; the last lines of its log \(.*\):\n  waiting for a port"
     with pytest.raises(DeadlineError, match=late):
-        start(environment=environment, start_timeout=2)
+        start(environment=environment, start_timeout=6)  # on a busy machine, Python starts in 2
     assert time.monotonic() - began < 60  # of 600
 
 
