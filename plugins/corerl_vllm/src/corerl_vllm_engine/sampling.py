@@ -12,14 +12,18 @@ from vllm.v1.worker.gpu.sample.output import SamplerOutput
 
 from corerl_vllm_engine.inverse_transform import sample
 
-STATES = ("sampling_states", "penalties_state", "logit_bias_state", "bad_words_state", "logprob_token_ids_state")
+STATES = {
+    *("req_states", "sampling_states", "penalties_state", "logit_bias_state", "bad_words_state"),
+    "logprob_token_ids_state",
+}
 """attributes of a sampler with the parameters of requests, in the releases that this module was tested with"""
 
 
 def use_in(runner: Any) -> bool:
-    """Sample by this module in vLLM's second model runner; False: this release of vLLM has another sampler."""
+    """Sample by this module in vLLM's second model runner; False: this release of vLLM has another sampler, or requests
+    have parameters of which this module does not know."""
     sampler = runner.sampler
-    known = all(hasattr(sampler, name) for name in STATES)
+    known = {name for name in vars(sampler) if name.endswith(("_state", "_states"))} == STATES
     if known:
         runner.sampler = Sampler(sampler)
         _compile(runner)
