@@ -103,6 +103,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     stack.callback(starts.join)
     stack.callback(runtime.close)
     runtime.reserve(roles.values())
+    stopping.check()  # a library may have kept the exception of a signal, here and below
     scores = parts.agent is None or config.rollout.multi_turn.score_response
     sources = [*plan.scorers] if scores and isinstance(reward, PartwiseRewardManager) else None
     workers = _workers(plan, runtime, roles, starts, further, sources)
@@ -111,6 +112,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     reference = workers.get("ref") or (BaseOfPolicy(actor) if parts.needs_ref else None)
     models = Models(actor, workers.get("critic"), reference, actor.shape(), others)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
+    stopping.check()
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
     run = Run(config, parts, plan.plugins, folder)
     restarts.take(run.folder)

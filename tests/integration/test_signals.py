@@ -108,6 +108,29 @@ def test_a_signal_in_any_phase_ends_the_run_with_its_code_and_leaves_nothing_beh
     assert newest(workplace)[0] == list(range(done + 3)) and not left()
 
 
+@pytest.mark.parametrize(
+    "target", ["corerl.runtime.local:LocalRuntime.reserve", PHASES["start of the engine"]], ids=["machines", "engine"]
+)
+def test_a_start_ends_without_a_run_folder_if_a_library_keeps_the_exception_of_a_signal(
+    workplace, left, monkeypatch, capsys, target
+):
+    module, _, attribute = target.partition(":")
+    owner, name = getattr(importlib.import_module(module), attribute.split(".")[0]), attribute.split(".")[1]
+    original = getattr(owner, name)
+
+    def keeps(*arguments, **keywords):
+        with contextlib.suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(owner, name, keeps)
+    code = run(["train", str(workplace.config), f"reward.scorer={workplace.folder}/parts.py:length"])
+    said = capsys.readouterr().err
+    assert code == 143 and "SIGTERM: the run ends" in said
+    assert not workplace.run_folders and not left()
+    assert ("starting rollout" in said) is target.endswith("__init__")
+
+
 def newest(workplace):
     """The steps and the checkpoints of the newest run."""
     folder = max(workplace.run_folders, default=workplace.runs)
