@@ -40,7 +40,7 @@ PROFILED = 64
 """tokens of the profiled generation"""
 
 ONCE = ("_draws", "_gumbel_sample_kernel")
-"""kernels that run once a step: this package's sampling, and vLLM's"""
+"""kernels that run once a step: corerl-vllm's sampling, and vLLM's"""
 
 LOOPS = ("run_busy_loop", "worker_busy_loop", "async_output_busy_loop")
 """functions of the threads that schedule, launch, and send outputs; the last two are those of a worker's process"""

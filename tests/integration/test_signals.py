@@ -1,6 +1,7 @@
 """SIGTERM and Ctrl-C in every phase of a run: its exit code, what it leaves behind, and that it goes on."""
 
 import contextlib
+import functools
 import importlib
 import itertools
 import os
@@ -38,13 +39,16 @@ DONE = {"closing the scorers", "closing the metrics", "report"}
 """phases in which a run is done, and so is not stopped"""
 
 
-def lay(patch, target, number):
-    """This process gets the signal when ``module:attribute.of.it`` is done for the first time, in whatever thread."""
+def place_of(target):
+    """The owner of ``module:attribute.of.it``, and the name there."""
     module, _, attribute = target.partition(":")
     *owners, name = attribute.split(".")
-    owner = importlib.import_module(module)
-    for each in owners:
-        owner = getattr(owner, each)
+    return functools.reduce(getattr, owners, importlib.import_module(module)), name
+
+
+def lay(patch, target, number):
+    """This process gets the signal when ``module:attribute.of.it`` is done for the first time, in whatever thread."""
+    owner, name = place_of(target)
     original, numbers = getattr(owner, name), [number]
 
     def counted(*arguments, **keywords):
@@ -114,8 +118,7 @@ def test_a_signal_in_any_phase_ends_the_run_with_its_code_and_leaves_nothing_beh
 def test_a_start_ends_without_a_run_folder_if_a_library_keeps_the_exception_of_a_signal(
     workplace, left, monkeypatch, capsys, target
 ):
-    module, _, attribute = target.partition(":")
-    owner, name = getattr(importlib.import_module(module), attribute.split(".")[0]), attribute.split(".")[1]
+    owner, name = place_of(target)
     original = getattr(owner, name)
 
     def keeps(*arguments, **keywords):

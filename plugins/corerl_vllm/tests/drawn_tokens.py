@@ -57,12 +57,12 @@ def rows(dtype: torch.dtype, vocabulary: int) -> dict[str, Any]:
     count, requests = COUNT[DEVICE], COUNT[DEVICE] + 10
     logits = (5 * torch.randn(count, vocabulary, device=DEVICE)).to(dtype)
     logits[3, : vocabulary // 2] = -torch.inf
-    places = torch.arange(count, device=DEVICE) * 3
+    positions = torch.arange(count, device=DEVICE) * 3
     of_row = torch.randperm(requests, device=DEVICE)[:count].int()
     temperature = torch.tensor([0.0, 0.7, 1.0, 1.3], device=DEVICE)[torch.arange(requests, device=DEVICE) % 4]
     seeds = torch.randint(-(2**62), 2**62, (requests,), device=DEVICE)
     lengths, prefilled = torch.arange(count, device=DEVICE).int(), torch.full((requests,), 9, device=DEVICE).int()
-    tokens, values, counts = inverse_transform.sample(logits, of_row, temperature, seeds, places, lengths, prefilled)
+    tokens, values, counts = inverse_transform.sample(logits, of_row, temperature, seeds, positions, lengths, prefilled)
     degree = temperature[of_row.long()].double()[:, None]
     exact = (logits.double() / degree.where(degree > 0, 1.0)).log_softmax(dim=-1)
     same = 0
@@ -70,7 +70,7 @@ def rows(dtype: torch.dtype, vocabulary: int) -> dict[str, Any]:
         if temperature[place] == 0:
             token = int(logits[row].float().argmax())
         else:
-            token = drawn(exact[row].exp().cpu().numpy(), int(seeds[place]), int(places[row]))
+            token = drawn(exact[row].exp().cpu().numpy(), int(seeds[place]), int(positions[row]))
         same += token == int(tokens[row, 0])
     return {
         "same": same,
@@ -86,11 +86,11 @@ def frequencies() -> dict[str, Any]:
     logits = torch.linspace(-3.0, 1.0, vocabulary, device=DEVICE)
     logits[20] = -torch.inf
     expected = logits.double().softmax(dim=-1).cpu().numpy() * count
-    seeds, places = torch.arange(8, device=DEVICE), torch.arange(count, device=DEVICE) // 8
+    seeds, positions = torch.arange(8, device=DEVICE), torch.arange(count, device=DEVICE) // 8
     of_row = (torch.arange(count, device=DEVICE) % 8).int()
     ones, lengths = torch.ones(8, device=DEVICE), torch.ones(count, device=DEVICE).int()
     tokens, _, _ = inverse_transform.sample(
-        logits.expand(count, vocabulary), of_row, ones, seeds, places, lengths, ones.int()
+        logits.expand(count, vocabulary), of_row, ones, seeds, positions, lengths, ones.int()
     )
     found = np.bincount(tokens[:, 0].cpu().numpy(), minlength=vocabulary)
     possible = expected > 0

@@ -22,7 +22,7 @@ from corerl_engines.quantization import check_quantization
 from corerl_torch import bitwise
 from corerl_torch.expert_adapters import EXPERTS
 from corerl_torch.routers import COLUMN
-from corerl_vllm.options import TESTED, VllmOptions
+from corerl_vllm.options import TESTED, VLLMS_BATCHES, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent, "VLLM_HOST_IP")
 
@@ -51,9 +51,6 @@ PRELOADED = (
     "corerl_vllm_engine.worker",
 )
 """modules of a core's process on a GPU; on the CPU vLLM sets variables that must be there before its import"""
-
-VLLMS_STEPS = 2
-"""steps that vLLM has under way"""
 
 CPU_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 """a single worker runs in its core's process, as on a GPU; two processes that spin while waiting starve all others.
@@ -192,7 +189,7 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults |= FLOAT32_VARIABLES
     if options.bitwise:
         defaults[corerl_vllm_engine.BITWISE] = "1"
-    if device == "cuda" and options.max_concurrent_batches > VLLMS_STEPS:
+    if device == "cuda" and options.max_concurrent_batches > VLLMS_BATCHES:
         defaults[corerl_vllm_engine.STEPS] = str(options.max_concurrent_batches)
     if "distributed_executor_backend" not in options.engine_args and not nodes.here.others:
         defaults |= LOOPBACK_VARIABLES

@@ -17,6 +17,9 @@ KEY = "rollout.options.replicas"
 PARTS = "rollout.data_parallel_size"
 BATCHES = "rollout.options.max_concurrent_batches"
 
+VLLMS_BATCHES = 2
+"""steps that vLLM itself has under way"""
+
 SMALL = 3_000_000_000
 """largest number of parameters of a model for which the processor sets the pace, with ``MANY`` sequences: computed from
 the parts of a decode step of 512 sequences of the 1.5B shape on an H200, about 4 ms for any number of sequences, 12 µs
@@ -65,9 +68,9 @@ class VllmOptions(EngineOptions):
         ge=1,
     )
     max_concurrent_batches: int = option(
-        2,
+        VLLMS_BATCHES,
         "on cuda, steps of the engine at a time; vLLM's number is 2, with 3 (experimental) its core schedules earlier",
-        ge=2,
+        ge=VLLMS_BATCHES,
         le=3,
     )
     bitwise: bool = option(
@@ -101,7 +104,7 @@ class VllmOptions(EngineOptions):
 
         super().check(key, config)
         check_parts(self, config)
-        if self.max_concurrent_batches != 2 and "scheduler_cls" in self.engine_args:
+        if self.max_concurrent_batches != VLLMS_BATCHES and "scheduler_cls" in self.engine_args:
             raise ConfigError(
                 BATCHES, "needs the scheduler of corerl-vllm: set 2, or leave out engine_args.scheduler_cls"
             )
@@ -132,7 +135,7 @@ def check_parts(options: VllmOptions, config: TrainConfig) -> None:
         return
     for key, given, right in (
         (KEY, options.replicas != 1, "1"),
-        (BATCHES, options.max_concurrent_batches != 2, "2"),
+        (BATCHES, options.max_concurrent_batches != VLLMS_BATCHES, str(VLLMS_BATCHES)),
         ("rollout.pipeline_model_parallel_size", rollout.pipeline_model_parallel_size > 1, "1"),
         ("model.lora_rank", config.model.lora_rank > 0 and rollout.lora != "merged", "0, or rollout.lora=merged"),
     ):

@@ -56,10 +56,10 @@ class Sampler:
             self._rows, self._is_plain = batch.idx_mapping_np, self._finds_plain(batch.idx_mapping_np)
         if not self._is_plain or batch.num_draft_tokens or len(logits) != batch.num_reqs:
             return self._sampler(logits, batch)
-        places = batch.positions[batch.logits_indices]
+        positions = batch.positions[batch.logits_indices]
         states, prefilled = self._sampler.sampling_states, self._sampler.req_states.prefill_len.gpu
         tokens, log_probs, counts = sample(
-            logits, batch.idx_mapping, states.temperature.gpu, states.seeds.gpu, places, batch.seq_lens, prefilled
+            logits, batch.idx_mapping, states.temperature.gpu, states.seeds.gpu, positions, batch.seq_lens, prefilled
         )
         reported = LogprobsTensors(tokens, log_probs, torch.ones_like(counts))  # nobody asks for ranks
         return SamplerOutput(tokens, reported, None, counts, torch.zeros_like(counts))
