@@ -70,24 +70,26 @@ def kernels(folder: Path, console: Console) -> None:
         start, end = min(each["ts"] for each in device), max(each["ts"] for each in device)
         device = [each for each in device if each["ts"] > (start + end) / 2]
         steps = sum(each["name"] in ONCE for each in device) or 1
-        spans = sorted((each["ts"], each["ts"] + each["dur"]) for each in device)
-        busy, last = 0.0, spans[0][0]
-        for began, ended in spans:
-            busy += max(0.0, ended - max(began, last))
-            last = max(last, ended)
-        total = last - spans[0][0]
+        device.sort(key=lambda each: each["ts"])
+        idle: collections.Counter[str] = collections.Counter()
         times: collections.Counter[str] = collections.Counter()
         numbers: collections.Counter[str] = collections.Counter()
+        last = device[0]["ts"]
         for each in device:
+            idle[each["name"]] += max(0.0, each["ts"] - last)
             times[each["name"]] += each["dur"]
             numbers[each["name"]] += 1
+            last = max(last, each["ts"] + each["dur"])
+        total = last - device[0]["ts"]
+        busy = total - sum(idle.values())
         table = Table(
             title=f"{path.name}: {steps} steps of {total / steps / 1e3:.2f} ms, the device computes {busy / total:.2f}"
         )
-        for heading in ("ms a step", "number", "kernel"):
+        for heading in ("ms a step", "idle before it", "number", "kernel"):
             table.add_column(heading)
-        for name, took in times.most_common(28):
-            table.add_row(f"{took / steps / 1e3:.3f}", f"{numbers[name] / steps:.1f}", name[:120])
+        for name, _ in (times + idle).most_common(28):
+            times_of = (times[name] / steps / 1e3, idle[name] / steps / 1e3)
+            table.add_row(*(f"{each:.3f}" for each in times_of), f"{numbers[name] / steps:.1f}", name[:120])
         console.print(table)
 
 
