@@ -141,7 +141,6 @@ def main() -> None:
     cli.add_argument("--python", help="interpreter of the engine's environment")
     cli.add_argument("--requests", type=int, default=512)
     cli.add_argument("--replicas", type=int, default=1)
-    cli.add_argument("--max-concurrent-batches", type=int, default=2)
     cli.add_argument("--tokens", type=int, default=512)
     cli.add_argument("--repeats", type=int, default=2)
     cli.add_argument("--new-prompts", action="store_true", help="in each generation, as in a step: none is cached")
@@ -154,7 +153,6 @@ def main() -> None:
     options: dict[str, Any] = {
         "max_model_len": 2048,
         "replicas": asked.replicas,
-        "max_concurrent_batches": asked.max_concurrent_batches,
         "engine_args": asked.engine_args,
     }
     options |= {"python": asked.python} if asked.python else {}

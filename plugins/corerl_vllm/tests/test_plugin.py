@@ -2,9 +2,6 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +15,6 @@ from corerl.plugins import load_plugins
 from corerl_engines import nodes
 from corerl_vllm.backend import LOOPBACK_VARIABLES, VllmBackend, engine_arguments, engine_environment
 from corerl_vllm.options import VllmOptions
-from corerl_vllm_engine import STEPS
-from corerl_vllm_engine.ahead import room_for_inputs, run_ahead
 from corerl_vllm_engine.replicas import Replicas
 
 
@@ -120,66 +115,6 @@ def test_workers_on_gpus_have_processes_of_their_own_unless_the_user_names_anoth
     assert engine_arguments(model, rollout, VllmOptions(engine_args={key: "uni"}), device)[key] == "uni"
 
 
-def test_three_steps_are_under_way_on_cuda_if_asked_for():
-    model = ModelConfig(path="none", dtype="bf16")
-
-    def variable(device: str, **options: Any) -> str | None:
-        return engine_environment(model, VllmOptions(**options), device).get(STEPS)
-
-    assert (
-        variable("cuda")
-        is variable("cuda", max_concurrent_batches=2)
-        is variable("cpu", max_concurrent_batches=3)
-        is None
-    )
-    assert variable("cuda", max_concurrent_batches=3) == "3"
-    with pytest.raises(ConfigError, match="max_concurrent_batches"):
-        load_plugins().registries.rollout_backends.select({"name": "vllm", "max_concurrent_batches": 4})
-
-
-def test_a_release_that_keeps_inputs_in_another_way_is_refused_more_steps():
-    kept: list[int] = []
-    room_for_inputs(module := SimpleNamespace(set_default_max_concurrency=kept.append), 3)
-    module.set_default_max_concurrency(2)
-    assert kept == [3]
-    with pytest.raises(RuntimeError, match="max_concurrent_batches"):
-        room_for_inputs(SimpleNamespace(), 3)
-
-
-def test_a_core_makes_a_third_step_if_the_scheduler_can_and_else_takes_in_the_oldest():
-    class Core:
-        """The queue of vLLM's core; ``without`` is set while its scheduler hides the requests."""
-
-        def __init__(self, answers: list[bool]) -> None:
-            self.batch_queue: deque[int] = deque(maxlen=2)
-            self.vllm_config, self.scheduler = SimpleNamespace(max_concurrent_batches=2), self
-            self.answers, self.without, self.made = answers, False, 0
-
-        def runs_ahead(self) -> bool:
-            return self.answers.pop(0)
-
-        @contextmanager
-        def without_requests(self) -> Iterator[None]:
-            self.without = True
-            yield
-            self.without = False
-
-        def step_with_batch_queue(self) -> int | None:
-            assert len(self.batch_queue) < self.batch_queue_size
-            if not self.without:
-                self.made += 1
-                self.batch_queue.appendleft(self.made)
-                if len(self.batch_queue) < self.batch_queue_size:
-                    return None
-            return self.batch_queue.pop()
-
-    run_ahead(Core, 3)
-    run_ahead(Core, 3)
-    core = Core([False, False, True, True, False, False, True])
-    assert [core.step_with_batch_queue() for _ in range(7)] == [None, 1, None, 2, 3, 4, None]
-    assert list(core.batch_queue) == [6, 5]
-
-
 @pytest.mark.parametrize("wrong", ["auto", 0, 1.5, None])
 def test_the_number_of_replicas_is_positive(wrong: object):
     select = load_plugins().registries.rollout_backends.select
@@ -230,16 +165,6 @@ def test_stages_and_data_parallel_ranks_are_vllms_and_engine_args_cannot_set_the
             "model.lora_rank: needs rollout.data_parallel",
         ),
         ({"data_parallel_size": 2, "options": {"replicas": 2}}, {}, "replicas: needs rollout.data_parallel_size=1 wi"),
-        (
-            {"data_parallel_size": 2, "options": {"max_concurrent_batches": 3}},
-            {},
-            "max_concurrent_batches: needs rollout.data",
-        ),
-        (
-            {"options": {"max_concurrent_batches": 3, "engine_args": {"scheduler_cls": None}}},
-            {},
-            "max_concurrent_batches: needs the scheduler of corerl-vllm",
-        ),
         ({"data_parallel_size": 2, "pipeline_model_parallel_size": 2}, {}, "pipeline_model_parallel_size: needs"),
         ({"data_parallel_size": 2}, {"actor": ActorConfig(device="cpu")}, "data parallel ranks only on CUDA: set 1"),
         (

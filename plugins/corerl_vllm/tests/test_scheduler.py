@@ -59,13 +59,13 @@ def test_random_runs_are_those_of_vllms_own_scheduler(engine_python: str) -> Non
     assert seeds == 60 and steady > 50 * seeds
 
 
-def test_with_three_steps_under_way_responses_and_blocks_are_those_of_the_requests(engine_python: str) -> None:
+def test_blocks_of_a_request_hold_its_tokens_and_responses_are_the_sampled_tokens(engine_python: str) -> None:
     """By vLLM's own core, with preemptions, aborts and resets; in place of the worker is a cache that is checked."""
-    command = [engine_python, str(Path(__file__).parent / "steps_ahead.py"), "0", "60"]
+    command = [engine_python, str(Path(__file__).parent / "checked_blocks.py"), "0", "60"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    seeds, steps, third = (int(word) for word in done.stdout.split() if word.isdigit())
-    assert seeds == 60 and third > steps / 2
+    seeds, steps, steady = (int(word) for word in done.stdout.split() if word.isdigit())
+    assert seeds == 60 and steady > steps / 2
 
 
 def environment() -> dict[str, str]:

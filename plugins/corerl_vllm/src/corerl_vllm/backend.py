@@ -22,7 +22,7 @@ from corerl_engines.quantization import check_quantization
 from corerl_torch import bitwise
 from corerl_torch.expert_adapters import EXPERTS
 from corerl_torch.routers import COLUMN
-from corerl_vllm.options import TESTED, VLLMS_BATCHES, VllmOptions
+from corerl_vllm.options import TESTED, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent, "VLLM_HOST_IP")
 
@@ -189,8 +189,6 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults |= FLOAT32_VARIABLES
     if options.bitwise:
         defaults[corerl_vllm_engine.BITWISE] = "1"
-    if device == "cuda" and options.max_concurrent_batches > VLLMS_BATCHES:
-        defaults[corerl_vllm_engine.STEPS] = str(options.max_concurrent_batches)
     if "distributed_executor_backend" not in options.engine_args and not nodes.here.others:
         defaults |= LOOPBACK_VARIABLES
     if device == "cpu":

@@ -15,10 +15,6 @@ TESTED = ((0, 26), (0, 33))
 
 KEY = "rollout.options.replicas"
 PARTS = "rollout.data_parallel_size"
-BATCHES = "rollout.options.max_concurrent_batches"
-
-VLLMS_BATCHES = 2
-"""steps that vLLM itself has under way"""
 
 SMALL = 3_000_000_000
 """largest number of parameters of a model for which the processor sets the pace, with ``MANY`` sequences: computed from
@@ -67,12 +63,6 @@ class VllmOptions(EngineOptions):
         "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model",
         ge=1,
     )
-    max_concurrent_batches: int = option(
-        VLLMS_BATCHES,
-        "on cuda, steps of the engine at a time; vLLM's number is 2, with 3 (experimental) its core schedules earlier",
-        ge=VLLMS_BATCHES,
-        le=3,
-    )
     bitwise: bool = option(
         False, "log-probs equal, bit for bit, to those of a strategy with the same option (set by trainer.bitwise)"
     )
@@ -104,10 +94,6 @@ class VllmOptions(EngineOptions):
 
         super().check(key, config)
         check_parts(self, config)
-        if self.max_concurrent_batches != VLLMS_BATCHES and "scheduler_cls" in self.engine_args:
-            raise ConfigError(
-                BATCHES, "needs the scheduler of corerl-vllm: set 2, or leave out engine_args.scheduler_cls"
-            )
         check_quantization(
             self, config.model, "cuda", adapters=config.model.lora_rank > 0 and config.rollout.lora != "merged"
         )
@@ -135,7 +121,6 @@ def check_parts(options: VllmOptions, config: TrainConfig) -> None:
         return
     for key, given, right in (
         (KEY, options.replicas != 1, "1"),
-        (BATCHES, options.max_concurrent_batches != VLLMS_BATCHES, str(VLLMS_BATCHES)),
         ("rollout.pipeline_model_parallel_size", rollout.pipeline_model_parallel_size > 1, "1"),
         ("model.lora_rank", config.model.lora_rank > 0 and rollout.lora != "merged", "0, or rollout.lora=merged"),
     ):

@@ -6,10 +6,8 @@ finds that a token in the middle of a block needs nothing: half of the schedulin
 everything that a request might need, twice: a token in the middle of a plain response is computed and appended.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,6 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import SchedulerStats
 
-from corerl_vllm_engine import STEPS
-from corerl_vllm_engine.ahead import run_ahead
 from corerl_vllm_engine.cohort import Cohort, is_at_end
 from corerl_vllm_engine.responses import TOKENS, Response
 
@@ -53,12 +49,8 @@ def make(**arguments: Any) -> Any:
         from corerl_vllm_engine.images import read_in_core
 
         read_in_core(config.model_config)
-    asynchronous = config.scheduler_config.async_scheduling
-    if STEPS in os.environ and asynchronous:
-        from vllm.v1.engine.core import EngineCore
-
-        run_ahead(EngineCore, int(os.environ[STEPS]))
-    return (GatheringAsyncScheduler if asynchronous else GatheringScheduler)(**arguments)
+    kind = GatheringAsyncScheduler if config.scheduler_config.async_scheduling else GatheringScheduler
+    return kind(**arguments)
 
 
 def has_full_attention(manager: Any) -> bool:
@@ -118,10 +110,6 @@ class _Gathering:
         self._responses: dict[str, Response] = {}
         self._cohort: Cohort | None = None
         """of the last step; None: it was not steady"""
-        self._next: Cohort | None = None
-        """of the next step, if :meth:`runs_ahead` found it"""
-        self._has_none = False
-        """whether the requests are hidden from vLLM's core"""
         self._preempted, self._reported = 0, 0.0
         parallel = arguments["vllm_config"].parallel_config
         self._part = parallel.data_parallel_rank
@@ -133,9 +121,7 @@ class _Gathering:
 
     def schedule(self, *asked: Any, **more: Any) -> Any:
         """vLLM's own step without requests, to which the tokens of a steady cohort are added."""
-        cohort, self._next = self._next, None
-        if cohort is None and self._has_steady:
-            cohort = self._steady()
+        cohort = self._steady() if self._has_steady else None
         if cohort is None:
             self._cohort = None
             self._settle_all()
@@ -159,27 +145,6 @@ class _Gathering:
             request.num_in_flight_tokens += 1
             request.num_output_placeholders += placeholder
         return step
-
-    def runs_ahead(self) -> bool:
-        """Whether the next step is a steady one, of vLLM's second model runner."""
-        if not (self._has_steady and self.use_v2_model_runner):
-            return False
-        self._next = self._steady()
-        if self._next is None:
-            self._cohort = None
-        return self._next is not None
-
-    @contextmanager
-    def without_requests(self) -> Iterator[None]:
-        """As if there were no requests to schedule."""
-        self._has_none = True
-        try:
-            yield
-        finally:
-            self._has_none = False
-
-    def has_requests(self) -> bool:
-        return not self._has_none and super().has_requests()  # type: ignore[misc]
 
     def _steady(self) -> Cohort | None:
         """The requests of a step in which each running request needs one token and nothing else; None: this step is

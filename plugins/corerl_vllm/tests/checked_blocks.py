@@ -1,12 +1,12 @@
-"""Run by an interpreter that finds vLLM: random runs of vLLM's core with three steps under way.
+"""Run by an interpreter that finds vLLM: random runs of vLLM's core with corerl-vllm's scheduler.
 
-    PYTHONPATH=plugins/corerl_vllm/src .venv-vllm-cpu/bin/python plugins/corerl_vllm/tests/steps_ahead.py 0 60
+    PYTHONPATH=plugins/corerl_vllm/src .venv-vllm-cpu/bin/python plugins/corerl_vllm/tests/checked_blocks.py 0 60
 
 The core's own function makes the steps (``EngineCore.step_with_batch_queue``), on the requests, aborts, resets and
 memory of random_schedules.py. In place of the worker is a device with the blocks of the KV cache: it does the steps in
 order, checks before each token that the blocks hold all tokens before it, and samples a token that is a function of the
 request and the place. Fails if blocks or a response differ from that; prints the number of seeds, of steps, and of
-those that began while two others were under way.
+steady steps.
 """
 
 import queue
@@ -24,7 +24,6 @@ from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
-from corerl_vllm_engine.ahead import run_ahead
 from corerl_vllm_engine.scheduler import GatheringAsyncScheduler
 
 
@@ -115,17 +114,17 @@ class Core(EngineCore):
 
 
 def run(core: Core, scene: Scene) -> tuple[int, int]:
-    """The number of steps, and of those that began while two others were under way."""
+    """The number of steps, and of steady ones."""
     requests = {request.request_id: request for _, request in scene.requests}
     found: dict[str, Any] = defaultdict(lambda: ([], [], []))
-    scheduler, ended, steps, third = core.scheduler, set[str](), 0, 0
+    scheduler, ended, steps, steady = core.scheduler, set[str](), 0, 0
     while scheduler.has_requests() or scene.requests or core.batch_queue:
         while scene.requests and scene.requests[0][0] <= steps:
             scheduler.add_request(scene.requests.pop(0)[1])
         steps += 1
         assert steps < 5000, "no end"
         outputs, _ = core.step_fn()
-        third += len(core.batch_queue) == 2 and core.batch_queue_size == 3
+        steady += scheduler._cohort is not None
         for output in (each for by_client in (outputs or {}).values() for each in by_client.outputs):
             tokens, log_probs, ends = found[output.request_id]
             tokens += output.new_token_ids
@@ -149,13 +148,12 @@ def run(core: Core, scene: Scene) -> tuple[int, int]:
             assert len(ends) == 1, f"{name} ended so: {ends}"
         assert tokens == expected, f"{name} is {tokens}, not {expected}"
         assert log_probs == [-float(request.num_prompt_tokens + place) for place in range(len(tokens))], name
-    return steps, third
+    return steps, steady
 
 
 def main() -> None:
     init_none_hash(sha256)
-    run_ahead(EngineCore, 3)
-    steps = third = 0
+    steps = steady = 0
     first, end = map(int, sys.argv[1:])
     for seed in range(first, end):
         scene = Scene(seed)
@@ -164,8 +162,8 @@ def main() -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-        steps, third = steps + made[0], third + made[1]
-    print(f"{end - first} seeds, {steps} steps, {third} with two others under way")
+        steps, steady = steps + made[0], steady + made[1]
+    print(f"{end - first} seeds, {steps} steps, {steady} steady")
 
 
 if __name__ == "__main__":
