@@ -116,14 +116,14 @@ def sampled(scheduler: Any, step: Any, is_sampled: dict[str, bool]) -> ModelRunn
 
 
 def of_worker(step: Any) -> Any:
-    """All orders of a step to the worker."""
+    """All orders of a step to the worker but for blocks, which checked_blocks.py looks at."""
     cached = step.scheduled_cached_reqs
-    new = [(each.req_id, each.block_ids, each.num_computed_tokens) for each in step.scheduled_new_reqs]
-    blocks = cached.req_ids, sorted(cached.resumed_req_ids), cached.new_block_ids
+    new = [(each.req_id, each.num_computed_tokens) for each in step.scheduled_new_reqs]
+    names = cached.req_ids, sorted(cached.resumed_req_ids)
     tokens = cached.num_computed_tokens, cached.num_output_tokens, cached.all_token_ids
     sizes = step.num_scheduled_tokens, step.total_num_scheduled_tokens
     ended = sorted(step.finished_req_ids), sorted(step.preempted_req_ids or ())
-    return new, blocks, tokens, sizes, ended, step.free_encoder_mm_hashes
+    return new, names, tokens, sizes, ended, step.free_encoder_mm_hashes
 
 
 def generate(scheduler: Any, waves: list[list[Request]], late: int, seen: Any) -> dict[str, Any]:

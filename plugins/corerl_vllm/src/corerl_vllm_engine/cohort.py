@@ -1,14 +1,6 @@
-"""Requests that need one token each in consecutive steps, and nothing else but memory at the ends of their blocks."""
+"""Requests that need one token each in consecutive steps, and nothing else but blocks of the KV cache."""
 
 from corerl_vllm_engine.responses import Response
-
-SETTLED = 2
-"""tokens at the start of a block for which the manager is asked: it may learn the last token of a block a step late"""
-
-
-def is_at_end(place: int, size: int) -> bool:
-    """Whether a token in this place of a block may need memory, or let other requests share a block."""
-    return place < SETTLED or place == size - 1
 
 
 class Cohort:
@@ -30,10 +22,13 @@ class Cohort:
         self.names: list[str] = [request.request_id for request in self.requests]
         self.computed: list[int] = [request.num_computed_tokens for request in self.requests]
         self.room = min(response.longest - output for response, output in zip(responses, outputs, strict=True)) - 1
-        self._places: list[list[int]] = [[] for _ in range(size)]
-        """for each place in a block, the requests whose token of the first step is there"""
-        for number, computed in enumerate(self.computed):
-            self._places[computed % size].append(number)
+        self._firsts: list[list[int]] = [[] for _ in range(size)]
+        """for each number of steps after the first one, the requests whose token is then the first of a block"""
+        self._turns: list[list[int]] = [[] for _ in range(size)]
+        """likewise those whose turn it is"""
+        for number, (response, computed) in enumerate(zip(responses, self.computed, strict=True)):
+            self._firsts[-computed % size].append(number)
+            self._turns[(response.turn - computed) % size].append(number)
 
     def advance(self) -> None:
         """To the next step."""
@@ -42,14 +37,12 @@ class Cohort:
         self.computed = [count + 1 for count in self.computed]  # the last step keeps its own
         self.outputs = [count + 1 for count in self.outputs]
 
-    def full(self) -> int:
-        """Number of requests that need a block in this step."""
-        return len(self._at(0))
+    def firsts(self) -> list[int]:
+        """Numbers of the requests whose token is the first of a block, in order."""
+        return self._firsts[self._steps % self._size]
 
-    def at_ends(self) -> list[int]:
-        """Numbers of the requests whose token is at an end of its block, in order."""
-        ends = [self._at(place) for place in range(self._size) if is_at_end(place, self._size)]
-        return sorted(number for numbers in ends for number in numbers)
-
-    def _at(self, place: int) -> list[int]:
-        return self._places[(place - self._steps) % self._size]
+    def turns(self) -> list[int]:
+        """Numbers of the requests that ask for their next block in this step, in order: each once in a block, at
+        another place in it.
+        """
+        return self._turns[self._steps % self._size]

@@ -6,7 +6,7 @@ import numpy as np
 from vllm.v1.outputs import LogprobsLists
 
 TOKENS = 16
-"""tokens of a request that are reported together after its first; an aborted request loses unreported tokens"""
+"""largest number of tokens of a request that are reported together; an aborted request loses unreported tokens"""
 
 STALE = ("async_tokens_to_discard", "num_stale_output_tokens")
 """counts of a request whose tokens under way are dropped; each release of vLLM has one of them"""
@@ -24,11 +24,14 @@ class Response:
         room: number of tokens that need nothing but to be appended, unless one ends the response.
         stops: tokens that end the response.
         longest: output tokens that end it.
+        turn: a number of the request: of reports, and of questions for blocks, each step does a part.
+        due: number of tokens of the next report.
         is_plain: whether the request needs one token a step, and nothing else.
         reported: number of most likely tokens that are reported at each position.
     """
 
     __slots__ = (
+        "due",
         "experts",
         "is_plain",
         "log_probs",
@@ -41,10 +44,11 @@ class Response:
         "room",
         "stops",
         "tokens",
+        "turn",
     )
 
-    def __init__(self, request: Any, max_model_len: int) -> None:
-        self.request = request
+    def __init__(self, request: Any, max_model_len: int, turn: int) -> None:
+        self.request, self.turn, self.due = request, turn, 1 + turn % TOKENS
         self.tokens: list[int] = []
         self.log_probs: list[float] = []
         self.ranks: list[int] = []
@@ -68,7 +72,7 @@ class Response:
         """Set ``room``, after vLLM's own function has taken in a token."""
         request, self.room = self.request, 0
         if self.is_plain and not any(getattr(request, name, 0) for name in STALE):
-            self.room = max(0, min(TOKENS - 1 - len(self.tokens), self.longest - 1 - request.num_output_tokens))
+            self.room = max(0, min(self.due - 1 - len(self.tokens), self.longest - 1 - request.num_output_tokens))
 
     def note(self, log_probs: Any) -> None:
         """Keep the log-probs of tokens that vLLM's own function took in."""

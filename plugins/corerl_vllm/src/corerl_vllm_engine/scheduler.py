@@ -6,6 +6,7 @@ finds that a token in the middle of a block needs nothing: half of the schedulin
 everything that a request might need, twice: a token in the middle of a plain response is computed and appended.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import SchedulerStats
 
-from corerl_vllm_engine.cohort import Cohort, is_at_end
+from corerl_vllm_engine.cohort import Cohort
 from corerl_vllm_engine.responses import TOKENS, Response
 
 EXTRAS = (
@@ -31,6 +32,10 @@ EXTRAS = (
 )
 """what a step of the engine may return beside tokens and log-probs; each release of vLLM has some of them"""
 
+
+SETTLED = 2
+"""tokens at the start of a block for which vLLM's memory manager is asked: it may learn the last token of a block a
+step late"""
 
 REPORT_SECONDS = 0.1
 """seconds between two reports of the load"""
@@ -84,7 +89,7 @@ def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
         place = request.num_computed_tokens % size
         if num_new_tokens != 1 or not place or num_lookahead_tokens or more:
             return allocate(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens, **more)
-        if is_at_end(place, size):
+        if place < SETTLED or place == size - 1:
             manager.cache_blocks(request, min(request.num_computed_tokens + 1, request.num_tokens))
         return nothing
 
@@ -108,6 +113,7 @@ class _Gathering:
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._responses: dict[str, Response] = {}
+        self._turns = itertools.count()
         self._cohort: Cohort | None = None
         """of the last step; None: it was not steady"""
         self._preempted, self._reported = 0, 0.0
@@ -159,7 +165,7 @@ class _Gathering:
             cohort.advance()
         else:
             cohort = self._cohort = self._found()
-        if cohort is None or cohort.full() > self.kv_cache_manager.block_pool.get_num_free_blocks():
+        if cohort is None or len(cohort.firsts()) > self._free():
             return None
         return cohort
 
@@ -190,23 +196,29 @@ class _Gathering:
         return cohort if is_known else None
 
     def _blocks_of(self, cohort: Cohort) -> list[Any]:
-        """New blocks of each request; None: it needs none.
+        """New blocks of each request; None: it gets none.
 
-        vLLM is asked for requests that need a block, or have a full one that others do not share yet.
+        Requests of prompts of one length reach the ends of their blocks in one step, for which the device would wait.
+        So a request asks for its next block when it is its turn, up to a block early, if there is room for all.
         """
         manager = self.kv_cache_manager.coordinator.single_type_managers[0]
-        size, shared = manager.block_size, manager.num_cached_block
-        has_whole_blocks = size == manager.block_pool.hash_block_size
+        size, held = manager.block_size, manager.req_to_blocks
         blocks: list[Any] = [None] * len(cohort.names)
-        for number in cohort.at_ends():
+        turns = cohort.turns() if len(cohort.names) <= self._free() else []
+        lacking = [
+            number for number in cohort.firsts() if len(held[cohort.names[number]]) * size <= cohort.computed[number]
+        ]
+        for number in dict.fromkeys([*lacking, *turns]):
             response, computed = cohort.responses[number], cohort.computed[number]
-            request = response.request
-            known = min(computed + 1, len(request._all_token_ids) + response.pending)
-            if has_whole_blocks and computed % size and known // size <= shared.get(request.request_id, 0):
-                continue
+            early = min(-computed % size, response.longest - cohort.outputs[number] - 1)
             self._settle(response)
-            blocks[number] = self.kv_cache_manager.allocate_slots(request, 1).get_block_ids(allow_none=True)
+            given = self.kv_cache_manager.allocate_slots(response.request, 1, num_lookahead_tokens=early)
+            blocks[number] = given.get_block_ids(allow_none=True)
         return blocks
+
+    def _free(self) -> int:
+        """Number of free blocks."""
+        return int(self.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         scheduled = scheduler_output.num_scheduled_tokens
@@ -290,13 +302,15 @@ class _Gathering:
         return left
 
     def _settle(self, response: Response) -> None:
-        """Append tokens to the request; vLLM's own function shares its block at the next report."""
+        """Append tokens to the request, whose full blocks others may then share."""
         pending, response.pending = response.pending, 0
+        request = response.request
         if pending:
-            request = response.request
             request.append_output_token_ids(response.tokens[-pending:])
             request.num_in_flight_tokens -= pending
             request.num_output_placeholders -= pending * self.placeholder
+        if self._has_steady:
+            self.kv_cache_manager.cache_blocks(request, min(request.num_computed_tokens, request.num_tokens))
 
     def _settle_all(self) -> None:
         for response in self._responses.values():
@@ -307,16 +321,18 @@ class _Gathering:
         name, log_probs = output.request_id, output.new_logprobs
         response = self._responses.get(name)
         if response is None:
-            response = self._responses[name] = Response(self.requests.get(name), self.max_model_len)
+            response = Response(self.requests.get(name), self.max_model_len, next(self._turns))
+            self._responses[name] = response
         response.tokens += output.new_token_ids
         if log_probs is not None:
             response.note(log_probs)
         if output.routed_experts is not None:
             response.experts.append(output.routed_experts)
         first = output.prefill_stats is not None
-        if not (first or output.finished or output.events or len(response.tokens) >= TOKENS):
+        if not (first or output.finished or output.events or len(response.tokens) >= response.due):
             response.make_room()
             return False
+        response.due = response.due if first else TOKENS
         output.new_token_ids, output.new_logprobs = response.take()
         if response.experts:
             output.routed_experts, response.experts = np.concatenate(response.experts), []
