@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -88,7 +88,7 @@ class CheckpointStore:
         self._writing: _Save | None = None
 
     def copy(self, step: int, roles: Mapping[str, SavingWorkers], export: Callable[[Path], None] | None = None) -> None:
-        """Copy the state of the workers, who begin to write it; :meth:`write` is the next call.
+        """Copy the state of the workers, who begin to write it; :meth:`write` or :meth:`drop` is the next call.
 
         Args:
             roles: name of a folder -> who writes into it.
@@ -151,6 +151,19 @@ class CheckpointStore:
         if save.error is not None:
             raise save.error
         return save.path
+
+    def drop(self, *, wait: bool) -> None:
+        """Remove a :meth:`copy` that :meth:`write` does not complete, since its step failed.
+
+        Args:
+            wait: until the workers have written their shares; False: they have ended.
+        """
+        save, self._copied = self._copied, None
+        if save is not None:
+            with suppress(CoreRLError), save.rename:
+                if wait:
+                    self._await_ranks(save)
+                raise SaveError(f"{save.path}: its step failed")
 
     def give_up(self) -> None:
         """Wait no more for what is being written: who writes it has ended."""

@@ -147,7 +147,9 @@ class Engines:
             self._send(version, verify=verify)
 
     def sleep(self) -> None:
-        """Put them to sleep, also one that is being started again: others need its memory now."""
+        """Put them to sleep, unless they are, also one that is being started again: others need its memory now."""
+        if not self._awake.is_set():
+            return None
         self._awake.clear()
         with self._nothing_starting():
             while True:

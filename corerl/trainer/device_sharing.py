@@ -1,9 +1,10 @@
 """Who holds the accelerator's memory where engine and training share it: each while it works."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from corerl.errors import RunError
 from corerl.rollout.engines import Engines
 from corerl.trainer.workers import ModelWorker
 
@@ -50,16 +51,11 @@ class DeviceSharing:
         if self.free_engine and asleep:
             self.rollout.wake()
 
-    @contextmanager
-    def training_state(self) -> Iterator[None]:
-        """Within, the roles' state is where :meth:`to_training` brings it, for a checkpoint; the engine stays awake."""
-        if not self.offload:
-            yield
-            return
-        for role in self.roles:
-            role.onload()
-        try:
-            yield
-        finally:
+    def to_last_checkpoint(self) -> None:
+        """As :meth:`to_training`, at the end of a run, from wherever the memory is; engines may have ended."""
+        with contextlib.suppress(RunError):
+            if self.free_engine:
+                self.rollout.sleep()
+        if self.offload:
             for role in self.roles:
-                role.offload()
+                role.onload()

@@ -1,6 +1,7 @@
 """A run, step after step: evaluations, records, checkpoints, and how it ends before its last step."""
 
 import contextlib
+import functools
 
 from corerl.contracts.evaluations import Evaluation
 from corerl.errors import EngineDeadError, LostError, RunError, Stopped, WorkerDiedError, WorkerLateError
@@ -54,17 +55,14 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
     trainer.step += 1
     config = trainer.run.config.trainer
     try:
-        metrics = trainer.train_step()
+        due = trainer.is_due(config.save_freq)
+        metrics = trainer.train_step(functools.partial(_copy, trainer, saving) if due else None)
         if trainer.failure is None and trainer.evaluation and trainer.is_due(config.test_freq):
             metrics |= _evaluate(trainer, trainer.evaluation)
             metrics["timing_s/step"] += metrics.get("timing_s/testing", 0.0)
     except RunError as error:
         raise _of_step(trainer.step, error) from error.__cause__
     metrics["training/restarts"] = float(trainer.restarts)
-    due = trainer.is_due(config.save_freq)
-    if due:
-        metrics |= _copy(trainer, saving)
-        metrics["timing_s/step"] += metrics.get("timing_s/save", 0.0)
     trainer.records.log.write(metrics, step=trainer.step)
     trainer.run.plugins.hook.step_ended(run=trainer.run, step=trainer.step, metrics=metrics)
     saving.done(metrics)
@@ -77,15 +75,14 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
         trainer.stopping.check()
 
 
-def _copy(trainer: Trainer, saving: Saving) -> dict[str, float]:
+def _copy(trainer: Trainer, saving: Saving) -> None:
     """Where the state cannot be saved, the step is still to be recorded."""
     try:
-        return {"timing_s/save": saving.copy()}
+        saving.copy()
     except LostError:  # of workers that are to do so
         raise
     except RunError as error:
-        trainer.failure = trainer.failure or error
-        return {}
+        trainer.failure = error
 
 
 def _evaluate(trainer: Trainer, evaluation: Evaluation) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """The training step on one page: take groups, ask the models, estimate advantages, update, hand over, report."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from corerl.contracts.dispatch import Future, begin
@@ -34,7 +34,8 @@ class Trainer:
         step: the present one; at the start, the last that is done.
         is_changed: the step has changed what a checkpoint holds, and is not done.
         ending: the last step frees its rows.
-        failure: of the engines or the evaluation, after the step has changed the policy; raised once it is saved.
+        failure: of checkpoint, engines or evaluation, after the step has changed the policy; raised once the step is
+            recorded.
     """
 
     run: Run
@@ -56,8 +57,12 @@ class Trainer:
     ending: Future | None = None
     failure: RunError | None = None
 
-    def train_step(self) -> dict[str, float]:
-        """Train one step; its metrics. A signal abandons the step only before the models change."""
+    def train_step(self, save: Callable[[], None] | None = None) -> dict[str, float]:
+        """Train one step; its metrics. A signal abandons the step only before the models change.
+
+        Args:
+            save: copies what a checkpoint of this step holds, while the models have the device.
+        """
         hook = self.run.plugins.hook
         with Step(self.step, self.stopping) as step:
             for each in hook.around_step(run=self.run, step=self.step, workers=self.workers):
@@ -67,6 +72,9 @@ class Trainer:
                 self.ask_models(step)
             self.estimate_advantages(step)
             self.update(step)
+            if save is not None:
+                with step.part("save"):
+                    save()
             self.hand_over(step)
             self.report(step)
         for more in hook.time_metrics(
@@ -160,7 +168,7 @@ class Trainer:
             with step.part("handover"):
                 self.devices.to_generation()
         except EngineDeadError as error:
-            self.failure = error
+            self.failure = self.failure or error
 
     def report(self, step: Step) -> None:
         """Counts, notices about the scores, sample rollouts."""

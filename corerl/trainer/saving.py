@@ -1,6 +1,5 @@
 """When a checkpoint is saved, what is in it, and what happens when it cannot be written."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,13 +33,11 @@ class Saving:
         self._random_states: dict[str, Any] = {}
         self._finished: Sequence[FinishedGroup] = ()
 
-    def copy(self) -> float:
-        """Copy the state of the present step, once the checkpoint before is written; the seconds that it took."""
-        start = time.perf_counter()
+    def copy(self) -> None:
+        """Copy the state of the present step, once the checkpoint before is written."""
         self.settle(wait=True)
         step = self._trainer.step
         self._copy(step, last=step == self._trainer.total_steps)
-        return time.perf_counter() - start
 
     def done(self, metrics: Mapping[str, float]) -> None:
         """The step is over, and recorded: from now on a checkpoint is of it."""
@@ -66,9 +63,11 @@ class Saving:
         self.settle(wait=last or not self._config.async_save, must=last)
 
     def save_done(self) -> None:
-        """Save the last step that was done, unless it is saved; then the run ends."""
+        """Save the last step that was done, unless it is saved; then the run ends, and nothing more is generated."""
         self.settle(wait=True)
         if self._saved != self._done:
+            self._trainer.stream.close()
+            self._trainer.devices.to_last_checkpoint()
             self._copy(self._done)
             self._write()
             self.settle(wait=True, must=True)
@@ -91,6 +90,7 @@ class Saving:
 
     def end(self, *, workers_ended: bool = False) -> None:
         """Wait for what is being written, however the run ends, unless those who write it have ended before."""
+        self._trainer.records.checkpoints.drop(wait=not workers_ended)
         if workers_ended:
             self._trainer.records.checkpoints.give_up()
         try:
@@ -102,7 +102,7 @@ class Saving:
         trainer, models = self._trainer, self._trainer.models
         export = self._config.save_huggingface == "always" or (last and self._config.save_huggingface == "last")
         try:
-            with trainer.engines.actor_in_use, trainer.devices.training_state():
+            with trainer.engines.actor_in_use:
                 trainer.records.checkpoints.copy(step, models.trained, models.actor.export if export else None)
         except SaveError as error:
             self._failed(error, must=last)

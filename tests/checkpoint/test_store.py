@@ -201,6 +201,22 @@ def test_nobody_waits_for_who_has_ended(tmp_path):
     assert not list(store.folder.iterdir())
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_copy_of_a_step_that_failed_is_removed_once_it_is_written_or_who_writes_it_has_ended(tmp_path, ended):
+    store, release = store_of(tmp_path), threading.Event()
+    save(store, 1)
+    store.copy(2, {"actor": Actor(release=release)})
+    dropped = threading.Thread(target=store.drop, kwargs={"wait": not ended})
+    dropped.start()
+    dropped.join(60 if ended else 0.2)
+    assert dropped.is_alive() is not ended
+    release.set()
+    dropped.join(60)
+    assert sorted(each.name for each in store.folder.iterdir()) == ["global_step_1", "latest"]
+    store.drop(wait=True)
+    assert store.settle(wait=True) is None
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     store = store_of(tmp_path, max_to_keep=2, best=Best("reward"))
     for step, score in ((8, 0.1), (9, 0.7), (10, 0.3), (11, None)):

@@ -112,6 +112,42 @@ def test_a_signal_in_any_phase_ends_the_run_with_its_code_and_leaves_nothing_beh
     assert newest(workplace)[0] == list(range(done + 3)) and not left()
 
 
+@pytest.mark.parametrize("in_generation", [True, False])
+def test_checkpoints_are_copied_while_the_engine_sleeps_also_after_a_signal_in_generation(
+    workplace, monkeypatch, in_generation
+):
+    """Where models and engine share a device, there is memory for one of them."""
+    calls = []
+
+    def watch(target, after=lambda: None):
+        owner, name = place_of(target)
+        original = getattr(owner, name)
+
+        def watched(*arguments, **keywords):
+            result = original(*arguments, **keywords)
+            calls.append(name)
+            after()
+            return result
+
+        monkeypatch.setattr(owner, name, watched)
+
+    def in_second_step():
+        if in_generation and "sleep" in calls and "advance" not in calls[calls.index("wake") :][:-1]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for name in ("sleep", "wake"):
+        watch(f"corerl_hf.backend:HfBackend.{name}")
+    watch("corerl_fsdp.single_device:SingleDeviceStrategy.onload")
+    watch("corerl_fsdp.single_device:SingleDeviceStrategy.save")
+    watch(PHASES["generation"], in_second_step)
+    keys = [f"reward.scorer={workplace.folder}/parts.py:length", "trainer.total_training_steps=2"]
+    keys += ["rollout.free_cache_engine=true", "trainer.offload_while_generating=true"]
+    assert run(["train", str(workplace.config), *keys]) == (143 if in_generation else 0)
+    assert [each.name for each in newest(workplace)[1]] == [f"global_step_{1 if in_generation else 2}"]
+    moves = [each for each in calls[: calls.index("save")] if each in ("sleep", "wake", "onload")]
+    assert moves == ["sleep", "onload", "wake", "wake", "sleep", "onload"]
+
+
 @pytest.mark.parametrize(
     "target", ["corerl.runtime.local:LocalRuntime.reserve", PHASES["start of the engine"]], ids=["machines", "engine"]
 )

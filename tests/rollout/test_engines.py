@@ -84,6 +84,16 @@ def test_an_engine_that_is_started_again_before_its_weights_come_gets_them_with_
     assert group.calls == [("wake", False), ("restart",), ("sleep",), ("wake", False)]
 
 
+def test_an_engine_that_sleeps_is_not_put_to_sleep_again():
+    group = Group()
+    made = engines(group)
+    made.sleep()
+    made.sleep()
+    made.wake()
+    made.sleep()
+    assert group.calls == [("sleep",), ("wake", True), ("sleep",)]
+
+
 def test_an_engine_that_ends_in_sleep_is_started_again_and_put_to_sleep():
     group = Group(sleep=1)
     engines(group).sleep()

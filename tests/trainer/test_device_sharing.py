@@ -2,6 +2,7 @@
 
 import pytest
 
+from corerl.errors import EngineDeadError
 from corerl.trainer.device_sharing import DeviceSharing
 
 HANDOVERS = {
@@ -80,11 +81,14 @@ def test_each_leaves_before_the_other_comes(devices):
     assert calls == ["actor.offload", "ref.offload", "engine.wake"]
 
 
-@pytest.mark.parametrize("offload", [True, False])
-def test_a_checkpoint_finds_the_roles_on_the_device_and_leaves_them_where_they_were(devices, offload):
-    sharing, calls = devices(free_engine=True, offload=offload)
-    with pytest.raises(OSError), sharing.training_state():
-        assert calls == (["actor.onload", "ref.onload"] if offload else [])
-        calls.clear()
-        raise OSError("no space left")
-    assert calls == (["actor.offload", "ref.offload"] if offload else [])
+@pytest.mark.parametrize(("free_engine", "offload"), [(True, True), (True, False), (False, True), (False, False)])
+def test_the_last_checkpoint_finds_the_roles_on_the_device_though_the_engine_has_ended(devices, free_engine, offload):
+    sharing, calls = devices(free_engine, offload)
+
+    def sleep():
+        calls.append("engine.sleep")
+        raise EngineDeadError("it has ended")
+
+    sharing.rollout.sleep = sleep
+    sharing.to_last_checkpoint()
+    assert calls == ["engine.sleep"] * free_engine + ["actor.onload", "ref.onload"] * offload

@@ -62,6 +62,15 @@ def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, ba
     assert updated.advantages.tolist() == [[0.0, 1.0]]
 
 
+def test_a_checkpoint_is_copied_while_the_models_have_the_device_and_its_seconds_are_the_steps(trainer, batch):
+    made = trainer(trainer__log_rollouts_freq=-1)
+    made.stream.take = lambda step: StepGroups(batch()[0], {}, {}, {})
+    metrics = made.train_step(lambda: made.calls.append("save"))
+    where = made.calls.index("save")
+    assert (made.calls[where - 1], made.calls[where + 1]) == ("actor.update", "to_weights")
+    assert 0 <= metrics["timing_s/save"] <= metrics["timing_s/step"]
+
+
 @pytest.mark.parametrize("oldest", [0, 1, 2])
 def test_staleness_is_the_largest_of_the_batch(trainer, batch, oldest):
     """An engine that disagrees with the policy is no error as long as one response comes from older weights."""

@@ -44,6 +44,9 @@ class Store:
     def give_up(self):
         self.calls.append(("give_up",))
 
+    def drop(self, *, wait):
+        self.calls.append(("drop", wait))
+
 
 @pytest.fixture
 def trainer(monkeypatch):
@@ -80,9 +83,11 @@ def trainer(monkeypatch):
             ),
             records=SimpleNamespace(checkpoints=Store(calls), log=SimpleNamespace(state=lambda: {"wandb": "abc"})),
             engines=SimpleNamespace(actor_in_use=_Reusable(held, "actor_in_use")),
-            devices=SimpleNamespace(training_state=lambda: held("training_state")),
+            devices=SimpleNamespace(to_last_checkpoint=lambda: calls.append(("to_last_checkpoint",))),
             kl_penalty=None,
-            stream=SimpleNamespace(state=lambda: StreamState({"position": 3}, [])),
+            stream=SimpleNamespace(
+                state=lambda: StreamState({"position": 3}, []), close=lambda: calls.append(("stream.close",))
+            ),
             step=3,
             total_steps=10,
         )
@@ -113,13 +118,12 @@ def called(trainer, *names):
     return [call for call in trainer.calls if call[0] in names]
 
 
-def test_a_checkpoint_is_copied_while_the_roles_are_on_the_device_and_written_with_the_state_of_the_step(trainer):
+def test_a_checkpoint_is_written_with_the_state_of_the_step(trainer):
     run = trainer(critic=True)
     save(run, Saving(run), 4)
     names = [call[0] for call in run.calls]
-    held = ["actor_in_use", "training_state"]
-    assert names[:5] == [*held, "copy", *(f"end of {name}" for name in reversed(held))]
-    assert run.calls[2] == ("copy", 4, ["actor", "critic"], False)
+    assert names[:3] == ["actor_in_use", "copy", "end of actor_in_use"]
+    assert run.calls[1] == ("copy", 4, ["actor", "critic"], False)
     [(_, state, random_states)] = called(run, "write")
     assert {name: state[name] for name in state if name != "config"} == {
         "sampler": {"position": 3},
@@ -205,9 +209,11 @@ def test_the_last_step_that_was_done_is_saved_at_an_early_end_and_one_that_is_sa
     saving.save_done()
     assert [call[1] for call in called(run, "copy")] == [4]
     assert called(run, "copy")[0][3] is False
+    names = [call[0] for call in run.calls]
+    assert names[:3] == ["stream.close", "to_last_checkpoint", "actor_in_use"]
     assert called(run, "checkpoint_saved") == [("checkpoint_saved", 4, "checkpoints/global_step_4")]
     saving.save_done()
-    assert len(called(run, "copy")) == 1
+    assert len(called(run, "copy", "stream.close")) == 2
 
 
 def test_a_checkpoint_that_cannot_be_written_is_printed_and_training_goes_on(trainer, capsys):
@@ -248,7 +254,7 @@ def test_a_copy_that_fails_ends_the_run_at_its_last_step_alone(trainer, step, en
         with pytest.raises(SaveError, match="no space for a copy"):
             saving.copy()
     else:
-        assert saving.copy() >= 0
+        saving.copy()
 
 
 def test_at_the_end_what_is_being_written_is_waited_for_and_an_error_is_printed(trainer, capsys):
@@ -258,7 +264,7 @@ def test_at_the_end_what_is_being_written_is_waited_for_and_an_error_is_printed(
     save(run, saving, 4)
     run.records.checkpoints.errors = [SaveError("disk full")]
     saving.end()
-    assert called(run, "settle", "give_up") == [("settle", True)]
+    assert called(run, "settle", "give_up", "drop") == [("drop", True), ("settle", True)]
     assert capsys.readouterr().err == "disk full\n"
 
 
@@ -270,4 +276,4 @@ def test_nobody_waits_for_workers_that_have_ended(trainer):
     saving.done({})
     saving._write()
     saving.end(workers_ended=True)
-    assert called(run, "settle", "give_up") == [("give_up",), ("settle", True)]
+    assert called(run, "settle", "give_up", "drop") == [("drop", False), ("give_up",), ("settle", True)]

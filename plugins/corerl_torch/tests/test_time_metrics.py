@@ -38,7 +38,7 @@ def test_timings_are_per_token_of_what_the_part_works_on():
 def test_performance_by_hand():
     """Rows of 3 and 4 tokens; twice through the batch in 0.5 s on four devices of 989 TFLOP/s."""
     shape = ModelShape(1000, 2, 8, "NVIDIA H200", workers=4)
-    metrics = performance_metrics({"step": 2.0, "update_actor": 0.5}, experience(), shape, passes=2)
+    metrics = performance_metrics({"step": 3.0, "save": 1.0, "update_actor": 0.5}, experience(), shape, passes=2)
     flops = 2 * (6 * 1000 * 7 + 6 * 2 * 8 * (9 + 16))
     assert metrics["perf/mfu/actor"] == pytest.approx(flops / 0.5 / (4 * 989e12))
     assert metrics["perf/time_per_step"] == 2.0

@@ -33,10 +33,11 @@ def performance_metrics(
 ) -> dict[str, float]:
     """``perf/*`` but for the GPU's memory; ``passes`` is how often an update goes through the batch."""
     total_tokens, lengths = int(experience.lengths.sum()), experience.lengths.tolist()
+    step = seconds["step"] - seconds.get("save", 0.0)
     metrics = {
         "perf/total_num_tokens": float(total_tokens),
-        "perf/time_per_step": seconds["step"],
-        "perf/throughput": total_tokens / seconds["step"],
+        "perf/time_per_step": step,
+        "perf/throughput": total_tokens / step,
         "perf/cpu_memory_used_gb": _resident_gb(),
         "perf/cpu_memory_peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
