@@ -161,7 +161,8 @@ class FsdpStrategy:
         return self.rounding.metrics()
 
     def _weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        device = "cpu" if self.device == "cpu" else self.spec.device
+        away = self.device == "cpu" and not self.options.param_offload  # by offload()
+        device = "cpu" if away else self.spec.device
         for name, whole in as_in_files(self.model.config, lora.merged(self.model, self._whole, dtype)):
             yield name, whole.to(device)
             del whole

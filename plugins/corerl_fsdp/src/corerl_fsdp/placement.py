@@ -166,7 +166,7 @@ def full(parameter: Tensor, device: str, dtype: torch.dtype | None = None) -> Te
         sharded: Any = lora.cast(parameter.detach().to(device), dtype)
         whole: Tensor = sharded.full_tensor()
         return whole
-    return lora.cast(parameter, dtype)
+    return lora.cast(parameter.detach().to(device), dtype)
 
 
 @torch.no_grad()
