@@ -57,28 +57,26 @@ def make(kind: Any, block_size: int, blocks: int) -> Any:
     )
 
 
-def generate(scheduler: Any, requests: list[Request]) -> tuple[float, float]:
-    """Milliseconds of a step for scheduling, and for taking the tokens in and telling of them."""
+def generate(scheduler: Any, requests: list[Request]) -> tuple[list[float], list[float]]:
+    """Milliseconds of each step for scheduling, and for taking the tokens in and telling of them."""
     for request in requests:
         scheduler.add_request(request)
-    scheduling = taking = 0.0
-    steps = 0
+    scheduling, taking = list[float](), list[float]()
     running: deque[tuple[Any, list[bool]]] = deque()
     while scheduler.has_requests():
         began = time.perf_counter()
         step = scheduler.schedule()
-        scheduling += time.perf_counter() - began
+        scheduling.append(1e3 * (time.perf_counter() - began))
         asked = [scheduler.requests[name] for name in step.num_scheduled_tokens]
         running.append((step, [each.num_computed_tokens >= each.num_prompt_tokens for each in asked]))
         if len(running) < 2 and asked:
             continue
         step, is_sampled = running.popleft()
-        output = sampled(list(step.num_scheduled_tokens), is_sampled, steps)
+        output = sampled(list(step.num_scheduled_tokens), is_sampled, len(taking))
         began = time.perf_counter()
         scheduler.update_from_output(step, output)
-        taking += time.perf_counter() - began
-        steps += 1
-    return 1e3 * scheduling / steps, 1e3 * taking / steps
+        taking.append(1e3 * (time.perf_counter() - began))
+    return scheduling, taking
 
 
 def sampled(names: list[str], is_sampled: list[bool], step: int) -> ModelRunnerOutput:
@@ -110,7 +108,7 @@ def main() -> None:
     schedulers = {name: make(kind, asked.block_size, 160_000) for name, kind in kinds.items()}
     gc.collect()
     gc.freeze()  # as vLLM does
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+    times: dict[str, list[tuple[list[float], list[float]]]] = {name: [] for name in kinds}
     for turn in range(asked.rounds + 1):
         for name, scheduler in schedulers.items():
             params = SamplingParams(**sampling, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
@@ -121,12 +119,13 @@ def main() -> None:
             ]
             times[name].append(generate(scheduler, requests))
     for name, found in times.items():
-        scheduling, taking = zip(*found[1:], strict=True)
-        print(
-            f"{name}: scheduling {statistics.median(scheduling):.2f} ms a step ({min(scheduling):.2f} to "
-            f"{max(scheduling):.2f}), taking tokens in {statistics.median(taking):.2f} ({min(taking):.2f} to "
-            f"{max(taking):.2f})"
-        )
+        for what, rounds in zip(("scheduling", "taking tokens in"), zip(*found[1:], strict=True), strict=True):
+            means = [statistics.mean(steps) for steps in rounds]
+            slow = statistics.median(statistics.quantiles(steps, n=20)[-1] for steps in rounds)
+            print(
+                f"{name}, {what}: {statistics.median(means):.2f} ms a step ({min(means):.2f} to {max(means):.2f}); "
+                f"one in twenty takes {slow:.2f} ms or more"
+            )
 
 
 if __name__ == "__main__":
