@@ -19,6 +19,7 @@ from corerl.contracts.config import ActorConfig, ModelConfig, RolloutConfig, Tra
 from corerl.errors import ConfigError
 from corerl_sglang.backend import KIND, engine_arguments
 from corerl_sglang.options import SglangOptions
+from corerl_sglang_engine.stages import StagedCalls
 
 SETTINGS = {
     "engine_args": {"model_path": "none", "trust_remote_code": False, "tp_size": 16},
@@ -227,10 +228,10 @@ def schedulers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def scheduler_of(module: Any, *, stages: int = 1, rank: int = 0) -> Any:
     made = module.Scheduler.__new__(module.Scheduler)
-    made.ps = SimpleNamespace(pp_size=stages, tp_rank=rank)
+    made.ps = SimpleNamespace(pp_size=stages, pp_rank=rank, tp_rank=rank)
     made.world_group = SimpleNamespace(world_size=2, rank_in_group=rank, cpu_group=None)
     made.ipc_channels = SimpleNamespace(recv_from_rpc="the engine")
-    made.corerl_waiting = []
+    made.corerl_staged = StagedCalls(rank, stages)
     return made
 
 
@@ -243,10 +244,12 @@ def test_a_call_is_answered_with_the_answers_of_all_ranks_by_the_first(scheduler
     assert scheduler_of(schedulers, rank=1).handle_rpc_request(CALL) is None
 
 
-def test_a_stage_answers_a_call_once_the_next_stage_has_it(schedulers: Any) -> None:
+def test_a_stage_answers_a_call_in_the_round_after_the_next_stage(schedulers: Any) -> None:
     first = scheduler_of(schedulers, stages=2)
-    assert first.handle_rpc_request(CALL) is None and schedulers.scheduler.sent == []
+    assert first.handle_rpc_request(CALL) is None
     assert first.get_next_batch_to_run(last_batch=None) == {"last_batch": None}  # SGLang has sent the call on
+    assert schedulers.scheduler.sent == []
+    first.get_next_batch_to_run()
     assert schedulers.scheduler.sent == [("the engine", [{"answer": ["a GPU"]}, None])]
     first.get_next_batch_to_run()
     assert len(schedulers.scheduler.sent) == 1

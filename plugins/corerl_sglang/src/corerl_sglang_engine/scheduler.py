@@ -21,6 +21,7 @@ from corerl_sglang_engine.adapter import Adapters
 from corerl_sglang_engine.pairs import Pairs
 from corerl_sglang_engine.requantized import Requantized
 from corerl_sglang_engine.requests import KEEPS
+from corerl_sglang_engine.stages import StagedCalls
 
 
 def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
@@ -60,24 +61,23 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
             weights.of_nodes(self.world_group.device_group)
         if self.ps.tp_rank > 0 and self.ipc_channels.recv_from_rpc is not None:
             self.ipc_channels.recv_from_rpc.close(linger=0)  # of another data parallel rank: the first one reads calls
-        self.corerl_waiting: list[RpcReqInput] = []
-        """calls that the next stage must have before this one answers"""
+        self.corerl_staged = StagedCalls(self.ps.pp_rank, self.ps.pp_size)
         self.corerl_requantized = Requantized(self._corerl_model(), ModelWeightParameter)
 
     def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput | None:
         """Run ``corerl_<method>``; the first rank's output has the list of all ranks' answers as its message.
 
         With stages, SGLang passes a call on to the next stage after this function and before
-        :meth:`get_next_batch_to_run`, which therefore runs it: the answers of all stages are gathered.
+        :meth:`get_next_batch_to_run`, which therefore runs it, in the round that ``StagedCalls`` chooses: the answers
+        of all stages are gathered.
         """
         if self.ps.pp_size > 1:
-            self.corerl_waiting.append(recv_req)
+            self.corerl_staged.add(recv_req)
             return None
         return self._corerl_answer(recv_req)
 
     def get_next_batch_to_run(self, *args: Any, **more: Any) -> Any:
-        waiting, self.corerl_waiting = self.corerl_waiting, []
-        for request in waiting:
+        for request in self.corerl_staged.due():
             if (output := self._corerl_answer(request)) is not None:
                 sock_send(self.ipc_channels.recv_from_rpc, output)
         return super().get_next_batch_to_run(*args, **more)
