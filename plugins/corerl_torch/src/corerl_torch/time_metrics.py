@@ -13,6 +13,9 @@ STATM = Path("/proc/self/statm")
 PER_RESPONSE_TOKEN = ("gen", "reward")
 """parts whose time is given for each response token, and not for each token of the prompts too"""
 
+WITHOUT_TOKENS = ("step", "save")
+"""parts whose time does not depend on the number of tokens, or is that of others"""
+
 
 def time_metrics(
     seconds: Mapping[str, float], background: Mapping[str, float], experience: RowNumbers
@@ -22,7 +25,7 @@ def time_metrics(
     metrics |= {f"timing_background_s/{part}": value for part, value in background.items()}
     total_tokens, response_tokens = int(experience.lengths.sum()), int(experience.response_lengths.sum())
     for part, value in {**seconds, **background}.items():
-        if part != "step":
+        if part not in WITHOUT_TOKENS:
             tokens = response_tokens if part in PER_RESPONSE_TOKEN else total_tokens
             metrics[f"timing_per_token_ms/{part}"] = 1000 * value / max(1, tokens)
     return metrics
