@@ -14,7 +14,7 @@ PER_RESPONSE_TOKEN = ("gen", "reward")
 """parts whose time is given for each response token, and not for each token of the prompts too"""
 
 WITHOUT_TOKENS = ("step", "save")
-"""parts whose time does not depend on the number of tokens, or is that of others"""
+"""the whole step, and a part whose time does not depend on the number of tokens"""
 
 
 def time_metrics(
