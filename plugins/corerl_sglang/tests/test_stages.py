@@ -16,17 +16,20 @@ BATCHES = range(5, 30)
 class Ring:
     """SGLang's ``event_loop_pp``: its messages between the stages, in their order.
 
+    Args:
+        rank_of: the rank by which a stage chooses its rounds.
+
     Attributes:
         answered: rounds in which each stage answered.
     """
 
-    def __init__(self, stages: int, calls: set[int], delays: Callable[[int], int], patience: float) -> None:
+    def __init__(self, stages: int, calls: set[int], rank_of: Callable[[int], int], patience: float) -> None:
         self.stages, self.calls, self.patience = stages, calls, patience
         self.requests, self.proxies, self.outputs = ([queue.SimpleQueue() for _ in range(stages)] for _ in range(3))
         self.together = threading.Barrier(stages)
         self.answered: list[list[int]] = [[] for _ in range(stages)]
         self.failed: list[str] = []
-        self.staged = [StagedCalls(delays(rank), stages) for rank in range(stages)]
+        self.staged = [StagedCalls(rank_of(rank), stages) for rank in range(stages)]
 
     def run(self) -> None:
         threads = [threading.Thread(target=self._guarded, args=(rank,)) for rank in range(self.stages)]
@@ -72,7 +75,7 @@ class Ring:
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
 def test_calls_amid_batches_are_answered_by_all_stages(stages: int) -> None:
     calls = {2, 5, 6, 11, 17, 29, 31}
-    ring = Ring(stages, calls, delays=lambda rank: rank, patience=60)
+    ring = Ring(stages, calls, rank_of=lambda rank: rank, patience=60)
     ring.run()
     assert not ring.failed
     for rank, answered in enumerate(ring.answered):
@@ -80,7 +83,7 @@ def test_calls_amid_batches_are_answered_by_all_stages(stages: int) -> None:
 
 
 def test_stages_that_answer_in_the_round_of_a_call_stop_each_other_amid_batches_alone() -> None:
-    for calls, stops in (({2}, False), ({11}, True)):
-        ring = Ring(2, calls, delays=lambda rank: 1, patience=0.5)
+    for calls, stops, patience in (({2}, False, 60), ({11}, True, 0.5)):
+        ring = Ring(2, calls, rank_of=lambda rank: 1, patience=patience)
         ring.run()
         assert bool(ring.failed) is stops
