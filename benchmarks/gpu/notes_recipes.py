@@ -9,10 +9,10 @@ The commands are those of plugins/corerl_verl/tests/notes. Each is converted (`c
 prints each exchange with its reason. On GPUs models have full size, but those of 7B and 8B are cut to 8 layers without
 ``--whole``. vLLM generates (``--engine sglang --python PYTHON``: the commands' own engine). The two commands for 28,672
 tokens get 8 prompts a step and responses of 1024. ``--no-checkpoint`` ends a run after its second step, since a
-checkpoint of an 8B model takes 96 GB. On the CPU the model is tiny, strategy ``torch`` trains and ``hf`` generates.
+checkpoint of an 8B model takes 112 GB. On the CPU the model is tiny, strategy ``torch`` trains and ``hf`` generates.
 
-About 60 to 90 s a recipe on a GPU, half of them vLLM's start; 20 s on the CPU. With two GPUs, Megatron's
-tensor parallel and Ulysses' sequence parallel have two ranks; with one GPU, none. Exit code 1: a recipe failed.
+About 60 to 90 s a recipe on a GPU, half of them vLLM's start; 20 s on the CPU. All visible GPUs are used; Megatron's
+tensor parallel and Ulysses' sequence parallel have as many ranks at most. Exit code 1: a recipe failed.
 """
 
 import argparse
@@ -258,7 +258,7 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str,
         if _apart(command, file, place.output if ends else None) if gpus else run([command, str(file)]):
             return {"recipe": name, "failed": command}
     last = steps(place.output)[-1]
-    parts = ("gen", "old_log_prob", "ref", "values", "update_critic", "update_actor", "update_weights")
+    parts = ("gen", "old_log_prob", "ref", "values", "update_critic", "update_actor", "save", "update_weights")
     return {
         "recipe": name,
         "failed": "",
@@ -269,13 +269,20 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str,
         "MFU": last.get("perf/mfu/actor", 0.0),
         "GiB": last.get("perf/max_memory_allocated_gb", 0.0),
         "grad norm": last["actor/grad_norm"],
+        "checkpoint GiB": checkpoint_bytes(place.output) / 2**30,
     }
 
 
 def _gpus() -> int:
     import torch
 
-    return min(2, torch.cuda.device_count())
+    return torch.cuda.device_count()
+
+
+def checkpoint_bytes(output: Path) -> int:
+    """Of the complete checkpoints of the run in this folder."""
+    files = (file for manifest in output.glob("*/*/checkpoints/*/manifest.json") for file in manifest.parent.rglob("*"))
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def steps(output: Path) -> list[dict[str, Any]]:
@@ -319,7 +326,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--material", type=Path, default=Path("/tmp/material"), help="what material.py wrote")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--whole", action="store_true", help="all layers of 7B and 8B: two GPUs of 140 GiB")
+    parser.add_argument("--whole", action="store_true", help="7B and 8B: on two GPUs of 140 GiB or four of 80")
     parser.add_argument("--no-checkpoint", action="store_true", help="end each run after its second step, on GPUs")
     parser.add_argument("--engine", choices=["vllm", "sglang"], default="vllm")
     parser.add_argument("--python", help="interpreter of the engine's environment; default: this one")
