@@ -75,7 +75,7 @@ def test_the_command_passes_the_check_and_trains_two_steps(
     assert {part["name"] for part in json.loads(used.read_text())} >= {config["algorithm"]["adv_estimator"], "vanilla"}
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("gpus", [1, 2, 4])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_its_form_for_gpus_has_no_unknown_key_and_breaks_no_rule(name: str, gpus: int) -> None:
     config = recipes.config_of(name)
