@@ -5,11 +5,13 @@ import itertools
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
 from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
 from megatron.core.dist_checkpointing.strategies import torch as library
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch.distributed.checkpoint import FileSystemWriter, save
 
 from corerl.contracts.config import ModelConfig
@@ -21,7 +23,7 @@ from corerl_distill.of_logits import OfTeachers
 from corerl_distill.options import DistillOptions, TeacherOptions
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_megatron import background, model, parallel
+from corerl_megatron import background, gathering, model, parallel
 from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
@@ -202,6 +204,60 @@ class Jobs(RankJobs):
                 return {"half": half, "raised": f"{type(error).__name__}: {error}"}
         torch.distributed.barrier()
         return {"half": half, "raised": ""}
+
+    def gather_state(self, job):
+        """The state of a distributed optimizer whose buffers have two buckets, with padding: by megatron-core, and by
+        CoreRL in parts of ``job["part"]`` elements; and the storages of what CoreRL says that it made.
+        """
+        optimizer, rank = distributed_optimizer(torch.distributed.group.WORLD), torch.distributed.get_rank()
+        own = DistributedOptimizer.get_parameter_state_dp_zero(optimizer, True, return_on_all_ranks=True)
+        with mock.patch.object(gathering, "PART", job["part"]), gathering.gathered_on_device([optimizer]) as made:
+            ours = optimizer.get_parameter_state_dp_zero(use_gloo_comm=False, return_on_all_ranks=True)
+        assert not hasattr(optimizer, "get_parameter_state_dp_zero"), "megatron-core's own function is not back"
+        return {"own": own, "ours": ours, "made": made, "rank": rank}
+
+
+def distributed_optimizer(group):
+    """What a DistributedOptimizer of megatron-core, which needs CUDA, has for its checkpoints: two buffers."""
+    rank, buffers = torch.distributed.get_rank(), []
+    for sizes in (((5, 7), (9,)), ((3,), (2, 11, 4))):
+        buckets, index, end = [], {}, 0
+        for number, bucket in enumerate(sizes):
+            first, unpadded = end, sum(bucket)
+            for size in bucket:
+                index[torch.nn.Parameter(torch.zeros(size))] = (end, end + size, number)
+                end += size
+            end = first + unpadded + -unpadded % 16
+            buckets.append(SimpleNamespace(grad_data=torch.zeros(end - first), offset=first, numel_unpadded=unpadded))
+        buffers.append(
+            SimpleNamespace(
+                buckets=buckets,
+                param_index_map=index,
+                numel_unpadded=sum(each.numel_unpadded for each in buckets),
+                data_parallel_group=group,
+                num_optimizer_shards=None,
+            )
+        )
+    ranges = [
+        {torch.float32: [DistributedOptimizer._build_model_gbuf_range(each, number) for number in range(2)]}
+        for each in buffers
+    ]
+    generator, states = torch.Generator().manual_seed(rank), {}
+    for of_buffer in ranges:
+        for of_bucket in of_buffer[torch.float32]:
+            for parameter, place in of_bucket["param_map"].items():
+                size = place["gbuf_local"].size
+                states[parameter] = {
+                    name: torch.rand(size, generator=generator) for name in ("param", *gathering.MOMENTS)
+                }
+    return SimpleNamespace(
+        gbuf_ranges=ranges,
+        buffers=buffers,
+        optimizer_state_keys=gathering.MOMENTS,
+        data_parallel_group=group,
+        data_parallel_group_gloo=group,
+        _get_main_param_and_optimizer_states=states.__getitem__,
+    )
 
 
 def no_device_but_the_cpu():

@@ -5,9 +5,11 @@ import os
 import megatron_jobs as jobs
 import pytest
 import torch
+from megatron.core.dist_checkpointing import ShardedTensor
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
+from corerl_megatron import background
 from corerl_megatron.reading import read
 from corerl_torch.loading import load_model
 
@@ -36,3 +38,36 @@ def test_a_write_that_fails_is_raised_on_every_rank_and_leaves_nothing_to_load(w
         assert "No space left on device" in result["raised"], result
     with pytest.raises(ModelError, match=r"has no \.metadata"):
         list(read(tmp_path, ModelConfig(folder)))
+
+
+@pytest.mark.parametrize("part", [3, 100])
+def test_the_state_of_a_distributed_optimizer_is_megatron_cores(worlds, part):
+    for result in worlds(2, **TENSOR).run(kind="gather_state", part=part):
+        assert "error" not in result, result["error"]
+        own, ours = result["own"], result["ours"]
+        assert own.keys() == ours.keys() == {"buckets_coalesced", 0, 1}
+        tensors = []
+        for number in (0, 1):
+            theirs, state = own[number][torch.float32], ours[number][torch.float32]
+            assert state.keys() == theirs.keys()
+            assert state.pop("numel_unpadded") == theirs.pop("numel_unpadded")
+            assert all(torch.equal(state[key], theirs[key]) and theirs[key].any() for key in theirs)
+            tensors += state.values()
+        assert len(result["made"]) == len(tensors) == 6
+        assert all(torch.equal(*each) for each in zip(result["made"], tensors, strict=True))
+
+
+def test_a_copy_of_a_checkpoint_is_not_copied_again(monkeypatch):
+    copy, live = torch.zeros(4), torch.ones(4)
+    state = {"copy": sharded("copy", copy[1:3]), "live": sharded("live", live)}
+    seen = {}
+    monkeypatch.setattr(background.library, "mcore_to_pyt_state_dict", lambda by_key, _: seen.update(by_key))
+    monkeypatch.setattr(background.state_dict_saver, "async_save", lambda *_, **__: None)
+    background.InBackground(None, [copy]).save(state, "folder")
+    copy += 1
+    live += 1
+    assert seen["copy"][0].data.tolist() == [1, 1] and seen["live"][0].data.tolist() == [1, 1, 1, 1]
+
+
+def sharded(name, tensor):
+    return ShardedTensor.from_rank_offsets(name, tensor)

@@ -4,7 +4,7 @@ megatron-core's own writing beside the training starts a process of its own, and
 that the training uses. Here torch writes what megatron-core has planned, in a thread, over a group beside.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,24 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.strategies import torch as library
+from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 
-def save(state: dict[str, Any], folder: Path, group: Any) -> Callable[[], None]:
+def save(state: dict[str, Any], folder: Path, group: Any, copies: Iterable[Tensor] = ()) -> Callable[[], None]:
     """Copy a tree of megatron-core to the host, and start to write it; a collective.
 
     Args:
         folder: all ranks see it.
         group: all ranks, used only for writing.
+        copies: tensors on the host that no other code changes; parts of them in the tree are not copied again.
 
     Returns:
         A function that waits until this rank's share is written; the checkpoint is complete when all ranks' shares are.
     """
-    writing = InBackground(group)
+    writing = InBackground(group, copies)
     dist_checkpointing.save(state, str(folder), writing)
 
     def finish() -> None:
@@ -44,9 +46,10 @@ class InBackground(library.TorchDistSaveShardedStrategy):  # type: ignore[misc]
         written: a future of the files.
     """
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, copies: Iterable[Tensor]) -> None:
         super().__init__("torch_dist", 1)
         self.group = group
+        self.copied = {each.untyped_storage().data_ptr() for each in copies}
         self.written: Any = None
 
     def save(self, sharded_state_dict: dict[str, Any], checkpoint_dir: str | Path) -> None:
@@ -55,7 +58,9 @@ class InBackground(library.TorchDistSaveShardedStrategy):  # type: ignore[misc]
             sharded_state_dict, self.keep_only_main_replica
         )
         for each in nested_values(by_key):
-            if isinstance(each, ShardedTensor) and each.data is not None:
+            if not isinstance(each, ShardedTensor) or each.data is None:
+                continue
+            if each.data.is_cuda or each.data.untyped_storage().data_ptr() not in self.copied:
                 each.data = each.data.detach().to("cpu", copy=True, non_blocking=True)  # pinned, if it comes from CUDA
         if torch.cuda.is_available():
             torch.cuda.synchronize()

@@ -18,6 +18,7 @@ from corerl.errors import ModelError, SaveError
 from corerl.files import read_text, reading, reading_file
 from corerl_megatron import background
 from corerl_megatron.adapters import Adapters
+from corerl_megatron.gathering import MOMENTS
 from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.parallel import Layout
 from corerl_megatron.pickled_files import require_plain
@@ -27,7 +28,6 @@ from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
 from corerl_torch.schedules import restore_schedule
 
 NOTE, FILE = "note.json", "state.safetensors"
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Checkpoint:
@@ -69,7 +69,9 @@ class Checkpoint:
         if isinstance(self.optimizer, LibraryOptimizer):
             if self.savers is None:
                 self.savers = world.group_beside(self.timeout)
-            return background.save(self._state(self.saved, loading=False), folder, self.savers)
+            with self.optimizer.gathered_on_device() as gathered:
+                state = self._state(self.saved, loading=False)
+            return background.save(state, folder, self.savers, copies=gathered)
         state = self._whole_state()
         return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None
 

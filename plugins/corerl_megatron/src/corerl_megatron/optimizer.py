@@ -1,6 +1,7 @@
 """Gradients and AdamW: megatron-core's on CUDA, which they need; torch's on the CPU, with sums over ranks."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from corerl.contracts.config import OptimConfig
 from corerl.contracts.training_strategies import StrategySpec
+from corerl_megatron import gathering
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
 from corerl_torch.optimizer import build_optimizer
@@ -128,6 +130,10 @@ class LibraryOptimizer:
                 if not optimizer.state[parameter]:
                     moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
                     optimizer.state[parameter] = {"step": torch.zeros((), dtype=torch.float32), **moments}
+
+    def gathered_on_device(self) -> AbstractContextManager[list[Tensor]]:
+        """Within, megatron-core's tree has tensors that :mod:`corerl_megatron.gathering` gathers; yields these."""
+        return gathering.gathered_on_device(self._chained())
 
     def load(self, state: Any) -> None:
         """Load the optimizer's part of a checkpoint of megatron-core.
