@@ -4,9 +4,10 @@
 
 Each seed draws prompts, lengths, stop tokens, most likely tokens, arrivals, aborts, resets of the cache, the memory,
 and whether tokens are known none, one or two steps late. No model runs (see appended_tokens.py). Orders to the worker
-are equal if memory is ample: corerl-vllm asks for blocks up to a block early, which may evict others' blocks earlier.
-Prints a line for each seed whose responses, free memory at the end, or orders differ, and then the number of seeds, of
-those with ample memory, of all those with other orders, and of steady steps.
+are equal if memory is ample and no step is held: corerl-vllm asks for blocks up to a block early, which may evict
+others' blocks earlier. Prints a line for each seed whose responses, free memory at the end, or orders differ, and then
+the number of seeds, of those with ample memory, of all those with other orders though no step is held, of steady steps,
+and of held ones.
 """
 
 import hashlib
@@ -85,6 +86,7 @@ def run(scheduler: Any, scene: Scene) -> tuple[dict[str, Any], int, str]:
         orders.update(repr(parts.of_worker(step)).encode())
         names = list(step.num_scheduled_tokens)
         running.append((step, {name: not scheduler.requests[name].is_prefill_chunk for name in names}))
+        scheduler.get_grammar_bitmask(step)  # as vLLM's core does once the worker has the step
         if len(running) <= scene.late and names:
             continue
         step, is_sampled = running.popleft()
@@ -117,29 +119,45 @@ def narrowed(response: list[Any], other: list[Any]) -> list[Any]:
     return [tokens, [row[:width] for row in log_probs], [row[:width] for row in ids], ranks, ends]
 
 
+class Prompt(GatheringAsyncScheduler):
+    """Takes in tokens before the next step is sent, as vLLM does."""
+
+    def _waits(self) -> bool:
+        return False
+
+
 def main() -> None:
     init_none_hash(sha256)
     first, end = map(int, sys.argv[1:])
-    steady = ample = others = 0
+    steady = ample = others = held = 0
     for seed in range(first, end):
         late, blocks = Scene(seed).late, Scene(seed).blocks
-        kinds = (AsyncScheduler, GatheringAsyncScheduler) if late else (Scheduler, GatheringScheduler)
-        schedulers = [parts.make(kind, bool(late), blocks) for kind in kinds]
-        find = schedulers[1]._steady
+        kinds = (AsyncScheduler, Prompt, GatheringAsyncScheduler) if late else (Scheduler, GatheringScheduler)
+        own, *ours = (parts.make(kind, bool(late), blocks) for kind in kinds)
+        expected, free, orders = run(own, Scene(seed))
+        ample += blocks >= AMPLE
+        for scheduler in ours:
+            find, take = scheduler._steady, scheduler.get_grammar_bitmask
 
-        def counted(find: Any = find) -> Any:
-            nonlocal steady
-            result = find()
-            steady += result is not None
-            return result
+            def counted(find: Any = find) -> Any:
+                nonlocal steady
+                result = find()
+                steady += result is not None
+                return result
 
-        schedulers[1]._steady = counted
-        (own, free, orders), (gathered, *rest) = (run(each, Scene(seed)) for each in schedulers)
-        ample, others = ample + (blocks >= AMPLE), others + (orders != rest[1])
-        same = own.keys() == gathered.keys() and rest == [free, orders if blocks >= AMPLE else rest[1]]
-        if not same or any(narrowed(own[name], gathered[name]) != gathered[name] for name in own):
-            print(f"seed {seed} differs", flush=True)
-    print(f"{end - first} seeds, {ample} ample, {others} with other orders, {steady} steady steps")
+            def taken(step: Any, take: Any = take, scheduler: Any = scheduler) -> Any:
+                nonlocal held
+                held += scheduler._held is not None
+                return take(step)
+
+            scheduler._steady, scheduler.get_grammar_bitmask = counted, taken
+            found, left, sent = run(scheduler, Scene(seed))
+            holds = type(scheduler) is GatheringAsyncScheduler  # it sends one more token of requests that end by a stop
+            others += not holds and sent != orders
+            same = found.keys() == expected.keys() and left == free and (holds or blocks < AMPLE or sent == orders)
+            if not same or any(narrowed(expected[name], found[name]) != found[name] for name in expected):
+                print(f"seed {seed} differs", flush=True)
+    print(f"{end - first} seeds, {ample} ample, {others} with other orders, {steady} steady steps, {held} held")
 
 
 if __name__ == "__main__":

@@ -116,6 +116,10 @@ class _Gathering:
         self._turns = itertools.count()
         self._cohort: Cohort | None = None
         """of the last step; None: it was not steady"""
+        self._held: tuple[Any, Any] | None = None
+        """a step and its result, whose tokens are taken in once the next step is sent to the worker"""
+        self._outputs: dict[int, Any] = {}
+        """of held steps, that are not returned yet"""
         self._preempted, self._reported = 0, 0.0
         parallel = arguments["vllm_config"].parallel_config
         self._part = parallel.data_parallel_rank
@@ -127,8 +131,11 @@ class _Gathering:
 
     def schedule(self, *asked: Any, **more: Any) -> Any:
         """vLLM's own step without requests, to which the tokens of a steady cohort are added."""
+        if not self._goes_on():
+            self._take_in()
         cohort = self._steady() if self._has_steady else None
         if cohort is None:
+            self._take_in()
             self._cohort = None
             self._settle_all()
             return super().schedule(*asked, **more)  # type: ignore[misc]
@@ -152,6 +159,16 @@ class _Gathering:
             request.num_output_placeholders += placeholder
         return step
 
+    def get_grammar_bitmask(self, *asked: Any, **more: Any) -> Any:
+        """vLLM's core asks for it between sending a step to the worker and waiting for the result of another."""
+        self._take_in()
+        return super().get_grammar_bitmask(*asked, **more)  # type: ignore[misc]
+
+    def _goes_on(self) -> bool:
+        """Whether the requests of the last step are those of the next, whatever the tokens under way are."""
+        cohort = self._cohort
+        return cohort is not None and cohort.room > 0 and len(cohort.names) == len(self.running)
+
     def _steady(self) -> Cohort | None:
         """The requests of a step in which each running request needs one token and nothing else; None: this step is
         not such a one.
@@ -161,7 +178,7 @@ class _Gathering:
         if self.pause_state.name != "UNPAUSED" or getattr(self, "aux_output_connector", None):
             return None
         cohort = self._cohort
-        if cohort is not None and cohort.room > 0 and len(cohort.names) == len(self.running):
+        if cohort is not None and self._goes_on():
             cohort.advance()
         else:
             cohort = self._cohort = self._found()
@@ -221,6 +238,38 @@ class _Gathering:
         return int(self.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Take in the tokens of a step, or hold them until the next one is sent, which needs none of them: the device
+        would wait for both. The outputs of a held step are returned by the next call, for which another step is under
+        way.
+        """
+        self._take_in()
+        self._held = scheduler_output, model_runner_output
+        if not self._waits():
+            self._take_in()
+        outputs, self._outputs = self._outputs, {}
+        return outputs
+
+    def _waits(self) -> bool:
+        """Whether the tokens of the held step may be taken in later."""
+        assert self._held is not None
+        cohort, (step, result) = self._cohort, self._held
+        if cohort is None or not self._goes_on() or result.req_ids != cohort.names or not is_plain(step, result):
+            return False
+        first = cohort.responses[0]
+        return self.pause_state.name == "UNPAUSED" and first.request.num_in_flight_tokens - first.pending > 1
+
+    def _take_in(self) -> None:
+        """Take in the tokens of the held step."""
+        held, self._held = self._held, None
+        for client, outputs in self._taken_in(*held).items() if held is not None else ():
+            before = self._outputs.setdefault(client, outputs)
+            if before is not outputs:
+                before.outputs = [*before.outputs, *outputs.outputs]
+                before.finished_requests = (before.finished_requests or set()) | (outputs.finished_requests or set())
+                before.scheduler_stats = outputs.scheduler_stats or before.scheduler_stats
+
+    def _taken_in(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """As vLLM's ``update_from_output``, without outputs that are not due."""
         scheduled = scheduler_output.num_scheduled_tokens
         if self._appends and is_plain(scheduler_output, model_runner_output):
             is_one_each = scheduler_output.total_num_scheduled_tokens == len(scheduled)
@@ -234,6 +283,7 @@ class _Gathering:
         return by_client
 
     def finish_requests(self, *asked: Any, **more: Any) -> Any:
+        self._take_in()
         self._cohort = None
         self._settle_all()
         requests = super().finish_requests(*asked, **more)  # type: ignore[misc]
@@ -266,6 +316,7 @@ class _Gathering:
 
     def reset_prefix_cache(self, *asked: Any, **more: Any) -> Any:
         """With requests: their ids -> their tokens so far, with those that were not reported yet; vLLM returns True."""
+        self._take_in()
         self._cohort = None
         self._settle_all()
         tokens = {name: request.num_output_tokens for name, request in self.requests.items()}
