@@ -55,8 +55,8 @@ def test_random_runs_are_those_of_vllms_own_scheduler(engine_python: str) -> Non
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     said = [line for line in done.stdout.splitlines() if "seed" in line]
     assert len(said) == 1, (said, done.stderr)
-    seeds, ample, _, steady = (int(word) for word in said[0].split() if word.isdigit())
-    assert seeds == 60 and ample > 10 and steady > 50 * seeds
+    seeds, ample, _, steady, held = (int(word) for word in said[0].split() if word.isdigit())
+    assert seeds == 60 and ample > 10 and steady > 50 * seeds and held > 30 * seeds
 
 
 def test_blocks_of_a_request_hold_its_tokens_and_responses_are_the_sampled_tokens(engine_python: str) -> None:
@@ -66,7 +66,7 @@ def test_blocks_of_a_request_hold_its_tokens_and_responses_are_the_sampled_token
     assert done.returncode == 0, done.stderr[-3000:]
     seeds, steps, steady, blocks, reports = (int(word) for word in done.stdout.split() if word.isdigit())
     assert seeds == 60 and steady > steps / 2
-    assert blocks <= 64 // 4 and reports <= 64 // 8  # of 64 requests; all in one step, if they took no turns
+    assert blocks <= 64 // 4 and reports <= 64 // 4  # of 64 requests; all in one step, if they took no turns
 
 
 def environment() -> dict[str, str]:
