@@ -56,12 +56,15 @@ SMALL: dict[str, Any] = {
 }
 LARGE: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128, "vocab_size": 65536}
 
+WAYS = ["library", "waited", "background", "background"]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--tensor-parallel", type=int, help="default: all ranks")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=sorted({*WAYS}), help="with waited for lean")
     arguments = parser.parse_args()
     ranks.join(arguments.device, 120.0)
     with tempfile.TemporaryDirectory() as own:
@@ -81,16 +84,16 @@ def main() -> None:
         batch, objective = _batch(shape["vocab_size"], 4 if cuda else 2, 1000 if cuda else 10), _Loss()
         for _ in range(2):
             alone = _seconds(arguments.device, lambda: trained.update(batch, objective))
-        library = isinstance(trained.optimizer, LibraryOptimizer)
-        for way in ("library", "waited", "background", "background") if library else ("waited", "background"):
+        ways = [way for way in arguments.ways if way != "library" or isinstance(trained.optimizer, LibraryOptimizer)]
+        for way in ways:
             line = _case(way, trained, loaded, batch, objective, folder / way)
             if dist.get_rank() == 0:
                 line |= {"alone_s": round(alone, 3), "GB": _gigabytes(folder / way)}
                 print(json.dumps({"ranks": dist.get_world_size(), "way": way, **line}), flush=True)
             if way != "waited":
                 _remove(folder / way)
-        line = _lean(lean, folder / "waited", folder / "lean")
-        if dist.get_rank() == 0:
+        line = _lean(lean, folder / "waited", folder / "lean") if "waited" in ways else {}
+        if line and dist.get_rank() == 0:
             print(json.dumps({"ranks": dist.get_world_size(), "way": "lean", **line}), flush=True)
 
 

@@ -32,6 +32,7 @@ from corerl_testing.training_ranks import AllOutputs, RankJobs, part, rank_batch
 from corerl_testing.training_reference import copied_weights
 from corerl_torch import lora
 from corerl_torch import ranks as world
+from corerl_torch.host_memory import HostBlock
 from corerl_torch.loading import load_model
 from corerl_torch.weights.names import as_in_files, saved_buffers
 
@@ -192,7 +193,7 @@ class Jobs(RankJobs):
 
         with mock.patch.object(FileSystemWriter, "write_data", write):
             state = {f"model{number}": piece.sharded_state_dict() for number, piece in enumerate(pieces)}
-            finish = background.save(state, folder, world.group_beside(60.0))
+            finish = background.Copies(world.group_beside(60.0), 60.0).save(state, folder)
             for piece in pieces:
                 for each in itertools.chain(piece.parameters(), piece.buffers()):
                     each.data.zero_()
@@ -207,14 +208,17 @@ class Jobs(RankJobs):
 
     def gather_state(self, job):
         """The state of a distributed optimizer whose buffers have two buckets, with padding: by megatron-core, and by
-        CoreRL in parts of ``job["part"]`` elements; and the storages of what CoreRL says that it made.
+        CoreRL in parts of ``job["part"]`` elements; and whether the memory of both of CoreRL's is the same.
         """
-        optimizer, rank = distributed_optimizer(torch.distributed.group.WORLD), torch.distributed.get_rank()
+        optimizer, memory = distributed_optimizer(torch.distributed.group.WORLD), HostBlock()
         own = DistributedOptimizer.get_parameter_state_dp_zero(optimizer, True, return_on_all_ranks=True)
-        with mock.patch.object(gathering, "PART", job["part"]), gathering.gathered_on_device([optimizer]) as made:
-            ours = optimizer.get_parameter_state_dp_zero(use_gloo_comm=False, return_on_all_ranks=True)
+        places = set()
+        for _ in range(2):
+            with mock.patch.object(gathering, "PART", job["part"]), gathering.gathered_on_device([optimizer], memory):
+                ours = optimizer.get_parameter_state_dp_zero(use_gloo_comm=False, return_on_all_ranks=True)
+            places |= {ours[number][torch.float32]["param"].untyped_storage().data_ptr() for number in (0, 1)}
         assert not hasattr(optimizer, "get_parameter_state_dp_zero"), "megatron-core's own function is not back"
-        return {"own": own, "ours": ours, "made": made, "rank": rank}
+        return {"own": own, "ours": ours, "same": places == {memory.of(0).untyped_storage().data_ptr()}}
 
 
 def distributed_optimizer(group):

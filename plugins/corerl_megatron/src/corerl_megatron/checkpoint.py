@@ -53,7 +53,8 @@ class Checkpoint:
         with_optimizer: bool = True,
     ) -> None:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
-        self.timeout, self.savers = timeout, None
+        self.timeout = timeout
+        self.copies: background.Copies | None = None
         self.saved = [MODEL, OPTIMIZER, EXTRA] if with_optimizer else [MODEL, EXTRA]
 
     def save(self, folder: Path) -> Callable[[], None] | None:
@@ -67,11 +68,11 @@ class Checkpoint:
         note = json.dumps({"model": self.model, "schedule": schedule, "parts": self.saved})
         world.on_first_rank(lambda: _write(folder / NOTE, note), SaveError)
         if isinstance(self.optimizer, LibraryOptimizer):
-            if self.savers is None:
-                self.savers = world.group_beside(self.timeout)
-            with self.optimizer.gathered_on_device() as gathered:
+            if self.copies is None:
+                self.copies = background.Copies(world.group_beside(self.timeout), self.timeout)
+            with self.optimizer.gathered_on_device(self.copies.of_optimizer()):
                 state = self._state(self.saved, loading=False)
-            return background.save(state, folder, self.savers, copies=gathered)
+            return self.copies.save(state, folder)
         state = self._whole_state()
         return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None
 

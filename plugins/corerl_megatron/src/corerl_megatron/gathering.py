@@ -5,7 +5,7 @@ Qwen3-8B on four GPUs stopped training for 150 s. Here the device gathers it in 
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,40 +13,50 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from corerl_torch.host_memory import HostBlock
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
+KEYS = ("param", *MOMENTS)
 
 PART = 2**24
 """elements of each data parallel rank that are gathered at a time"""
 
 
 @contextmanager
-def gathered_on_device(optimizers: Sequence[Any]) -> Iterator[list[Tensor]]:
-    """Within, distributed optimizers of megatron-core gather by :func:`gathered`; yields what they gathered so far."""
+def gathered_on_device(optimizers: Sequence[Any], memory: HostBlock) -> Iterator[None]:
+    """Within, distributed optimizers of megatron-core gather by :func:`gathered`, into parts of ``memory``."""
     sharded = [each for each in optimizers if hasattr(each, "gbuf_ranges")]
-    made: list[Tensor] = []
+    count = sum(buffer.numel_unpadded for each in sharded for buffer in each.buffers) * len(KEYS)
+    left = [memory.of(count * torch.float32.itemsize).view(torch.float32)]
+
+    def room(size: int) -> Tensor:
+        taken, left[0] = left[0][:size], left[0][size:]
+        return taken
+
     for each in sharded:
-        each.get_parameter_state_dp_zero = functools.partial(gathered, each, made)
+        each.get_parameter_state_dp_zero = functools.partial(gathered, each, room)
     try:
-        yield made
+        yield
     finally:
         for each in sharded:
             del each.get_parameter_state_dp_zero  # the class's own is back
 
 
-def gathered(optimizer: Any, made: list[Tensor], **_: bool) -> dict[Any, Any]:
+def gathered(optimizer: Any, room: Callable[[int], Tensor], **_: bool) -> dict[Any, Any]:
     """As ``DistributedOptimizer.get_parameter_state_dp_zero(use_gloo_comm=False, return_on_all_ranks=True)``.
 
+    Copies may be under way when it returns; a synchronisation of the device waits for them.
+
     Args:
-        made: each tensor of the result is added to it; they are (elements of a buffer,) float32, in main memory.
+        room: number of elements -> (elements,) float32 in main memory.
     """
     state: dict[Any, Any] = {"buckets_coalesced": True}
     for number, ranges in enumerate(optimizer.gbuf_ranges):
         buffer, state[number] = optimizer.buffers[number], {}
         for dtype, buckets in ranges.items():
             own = state[number][dtype] = {"numel_unpadded": buffer.numel_unpadded}
-            for key in ("param", *MOMENTS):
-                whole = own[key] = torch.empty(buffer.numel_unpadded, dtype=torch.float32)
-                made.append(whole)
+            for key in KEYS:
+                whole = own[key] = room(buffer.numel_unpadded)
                 start = 0
                 for bucket, of_bucket in zip(buffer.buckets, buckets, strict=True):
                     size = bucket.grad_data.numel()
@@ -75,4 +85,4 @@ def _gather_bucket(optimizer: Any, key: str, places: Any, size: int, whole: Tens
         dist.all_gather_into_tensor(parts.view(-1), part, group=group)
         for rank, gathered_part in enumerate(parts):
             into = whole[rank * share + first : rank * share + last]
-            into.copy_(gathered_part[: len(into)])
+            into.copy_(gathered_part[: len(into)], non_blocking=True)

@@ -16,6 +16,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl_megatron import gathering
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
+from corerl_torch.host_memory import HostBlock
 from corerl_torch.optimizer import build_optimizer
 from corerl_torch.schedules import build_schedule
 
@@ -131,9 +132,9 @@ class LibraryOptimizer:
                     moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
                     optimizer.state[parameter] = {"step": torch.zeros((), dtype=torch.float32), **moments}
 
-    def gathered_on_device(self) -> AbstractContextManager[list[Tensor]]:
-        """Within, megatron-core's tree has tensors that :mod:`corerl_megatron.gathering` gathers; yields these."""
-        return gathering.gathered_on_device(self._chained())
+    def gathered_on_device(self, memory: HostBlock) -> AbstractContextManager[None]:
+        """Within, megatron-core's tree has the state in parts of ``memory``: see :mod:`corerl_megatron.gathering`."""
+        return gathering.gathered_on_device(self._chained(), memory)
 
     def load(self, state: Any) -> None:
         """Load the optimizer's part of a checkpoint of megatron-core.
