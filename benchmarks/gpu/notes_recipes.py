@@ -149,11 +149,14 @@ def _gpu(recipe: Recipe, config: Mapping[str, Any], place: Place) -> Iterator[Ex
     if rollout["name"] != place.engine:
         yield Exchange("rollout.name", place.engine, f"{rollout['name']} has an environment of its own: --engine")
     options = dict(rollout.get("options", {})) | {"load_format": "dummy"}
+    prompts = recipe.prompts or config["data"]["train_batch_size"]
     if place.engine == "vllm":
         options["enforce_eager"] = True  # half of the start
+    else:
+        options["engine_args"] = {"cuda_graph_max_bs_decode": min(512, prompts * rollout["n"])}
     if place.python:
         options["python"] = place.python
-    yield Exchange("rollout.options", options, "random weights, no compilation, the engine's environment")
+    yield Exchange("rollout.options", options, "random weights, a quick start, the engine's environment")
     yield Exchange("rollout.ignore_eos", True, "a random model ends a response by chance")
     split = min(place.gpus, rollout.get("tensor_model_parallel_size", 1))
     yield Exchange("rollout.tensor_model_parallel_size", split, f"{place.gpus} GPUs")
@@ -162,8 +165,8 @@ def _gpu(recipe: Recipe, config: Mapping[str, Any], place: Place) -> Iterator[Ex
         if "strategy" in config.get(role, {}):
             yield Exchange(f"{role}.strategy", _on(place.gpus, config[role]["strategy"]), f"{place.gpus} GPUs")
     if recipe.prompts:
-        yield Exchange("data.train_batch_size", recipe.prompts, "seconds of a GPU")
-        yield Exchange("actor.ppo_mini_batch_size", recipe.prompts // 4, "seconds of a GPU")
+        yield Exchange("data.train_batch_size", prompts, "seconds of a GPU")
+        yield Exchange("actor.ppo_mini_batch_size", prompts // 4, "seconds of a GPU")
     if recipe.response:
         yield Exchange("data.max_response_length", recipe.response, "seconds of a GPU")
     yield Exchange("data.val_max_samples", 16, "seconds of a GPU")

@@ -75,14 +75,14 @@ def test_the_command_passes_the_check_and_trains_two_steps(
     assert {part["name"] for part in json.loads(used.read_text())} >= {config["algorithm"]["adv_estimator"], "vanilla"}
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 4])
+@pytest.mark.parametrize(("gpus", "engine"), [(1, "vllm"), (2, "vllm"), (4, "sglang")])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_its_form_for_gpus_has_no_unknown_key_and_breaks_no_rule(name: str, gpus: int) -> None:
+def test_its_form_for_gpus_has_no_unknown_key_and_breaks_no_rule(name: str, gpus: int, engine: str) -> None:
     config = recipes.config_of(name)
-    place = recipes.Place(Path("m"), Path("t"), Path("v"), Path("runs"), gpus, python="/engine/bin/python")
+    place = recipes.Place(Path("m"), Path("t"), Path("v"), Path("runs"), gpus, engine, python="/engine/bin/python")
     values = recipes.apply(config, list(recipes.exchanges(recipes.RECIPES[name], config, place)))
     assert list(_wrong(values)) == []
-    assert (values["rollout"]["name"], values["runtime"]["n_gpus_per_node"]) == ("vllm", gpus)
+    assert (values["rollout"]["name"], values["runtime"]["n_gpus_per_node"]) == (engine, gpus)
 
 
 def _wrong(values: Mapping[str, Any]) -> Iterator[str]:
