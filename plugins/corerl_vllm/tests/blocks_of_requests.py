@@ -16,7 +16,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 
-from corerl_vllm_engine.scheduler import asked_at_the_ends_of_blocks
+from corerl_vllm_engine.blocks import asked_at_the_ends_of_blocks
 
 SIZE = 16
 PROMPTS = {"short": 5, "one block": 16, "ends with a block": 26, "longer": 33, "begins with a block's last token": 47}

@@ -3,12 +3,13 @@
 vLLM's scheduler reports every token of every request to the calling process, with three arrays for its log-prob;
 packing, unpacking and adding them up takes a fifth of the time. For each token it also asks its memory manager, which
 finds that a token in the middle of a block needs nothing: half of the scheduling time. And for each token it looks at
-everything that a request might need, twice: a token in the middle of a plain response is computed and appended.
+everything that a request might need, twice: a token in the middle of a plain response is computed and appended. The
+device waits while tokens are taken in before the next step is sent, which seldom needs them.
 """
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import SchedulerStats
 
+from corerl_vllm_engine.blocks import asked_at_the_ends_of_blocks, has_full_attention
 from corerl_vllm_engine.cohort import Cohort
 from corerl_vllm_engine.responses import TOKENS, Response
 
@@ -31,11 +33,6 @@ EXTRAS = (
     "aux_output_connector_output",
 )
 """what a step of the engine may return beside tokens and log-probs; each release of vLLM has some of them"""
-
-
-SETTLED = 2
-"""tokens at the start of a block for which vLLM's memory manager is asked: it may learn the last token of a block a
-step late"""
 
 REPORT_SECONDS = 0.1
 """seconds between two reports of the load"""
@@ -58,11 +55,6 @@ def make(**arguments: Any) -> Any:
     return kind(**arguments)
 
 
-def has_full_attention(manager: Any) -> bool:
-    """Whether all layers have one kind of cache, which keeps every token."""
-    return [type(group).__name__ for group in manager.coordinator.single_type_managers] == ["FullAttentionManager"]
-
-
 def is_plain(step: Any, result: Any) -> bool:
     """Whether a step of the engine has nothing but sampled tokens with their log-probs."""
     return not (
@@ -72,28 +64,6 @@ def is_plain(step: Any, result: Any) -> bool:
         or step.scheduled_spec_decode_tokens
         or any(getattr(result, name, None) for name in EXTRAS)
     )
-
-
-def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
-    """``allocate_slots`` of vLLM's KVCacheManager, with fewer calls for models of full attention; unchanged for others.
-
-    Only the first token of a block needs memory.
-    """
-    allocate: Callable[..., Any] = manager.allocate_slots
-    nothing = manager.empty_kv_cache_blocks
-    if not has_full_attention(manager):
-        return allocate
-    size = manager.coordinator.single_type_managers[0].block_size
-
-    def allocate_slots(request: Any, num_new_tokens: int, num_lookahead_tokens: int = 0, **more: Any) -> Any:
-        place = request.num_computed_tokens % size
-        if num_new_tokens != 1 or not place or num_lookahead_tokens or more:
-            return allocate(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens, **more)
-        if place < SETTLED or place == size - 1:
-            manager.cache_blocks(request, min(request.num_computed_tokens + 1, request.num_tokens))
-        return nothing
-
-    return allocate_slots
 
 
 class _Gathering:
@@ -256,7 +226,8 @@ class _Gathering:
         if cohort is None or not self._goes_on() or result.req_ids != cohort.names or not is_plain(step, result):
             return False
         first = cohort.responses[0]
-        return self.pause_state.name == "UNPAUSED" and first.request.num_in_flight_tokens - first.pending > 1
+        under_way: int = first.request.num_in_flight_tokens - first.pending
+        return self.pause_state.name == "UNPAUSED" and under_way > 1
 
     def _take_in(self) -> None:
         """Take in the tokens of the held step."""
