@@ -9,7 +9,7 @@ The commands are those of plugins/corerl_verl/tests/notes. Each is converted (`c
 prints each exchange with its reason. On GPUs models have full size, but those of 7B and 8B are cut to 8 layers without
 ``--whole``. vLLM generates (``--engine sglang --python PYTHON``: the commands' own engine). The two commands for 28,672
 tokens get 8 prompts a step and responses of 1024. ``--no-checkpoint`` ends a run after its second step, since a
-checkpoint of an 8B model takes 112 GB. On the CPU the model is tiny, strategy ``torch`` trains and ``hf`` generates.
+checkpoint of an 8B model takes 115 GB. On the CPU the model is tiny, strategy ``torch`` trains and ``hf`` generates.
 
 About 60 to 90 s a recipe on a GPU, half of them vLLM's start; 20 s on the CPU. All visible GPUs are used; Megatron's
 tensor parallel and Ulysses' sequence parallel have as many ranks at most. Exit code 1: a recipe failed.

@@ -211,6 +211,8 @@ class Jobs(RankJobs):
         CoreRL in parts of ``job["part"]`` elements; and whether the memory of both of CoreRL's is the same.
         """
         optimizer, memory = distributed_optimizer(torch.distributed.group.WORLD), HostBlock()
+        with gathering.gathered_on_device([optimizer], memory):  # of which nothing is gathered
+            assert not memory.of(0).untyped_storage().size()
         own = DistributedOptimizer.get_parameter_state_dp_zero(optimizer, True, return_on_all_ranks=True)
         places = set()
         for _ in range(2):

@@ -27,9 +27,11 @@ def gathered_on_device(optimizers: Sequence[Any], memory: HostBlock) -> Iterator
     """Within, distributed optimizers of megatron-core gather by :func:`gathered`, into parts of ``memory``."""
     sharded = [each for each in optimizers if hasattr(each, "gbuf_ranges")]
     count = sum(buffer.numel_unpadded for each in sharded for buffer in each.buffers) * len(KEYS)
-    left = [memory.of(count * torch.float32.itemsize).view(torch.float32)]
+    left: list[Tensor] = []
 
     def room(size: int) -> Tensor:
+        if not left:  # a checkpoint without optimizer takes none
+            left.append(memory.of(count * torch.float32.itemsize).view(torch.float32))
         taken, left[0] = left[0][:size], left[0][size:]
         return taken
 
