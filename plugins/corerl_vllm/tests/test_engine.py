@@ -276,6 +276,7 @@ def test_a_prompt_that_is_too_long_for_the_engine_is_one_line_and_the_engine_goe
 
 
 def test_requests_of_one_id_in_two_calls_are_both_aborted(backend: VllmBackend):
+    backend.update_weights(iter(weights().items()), 11)
     long = GenerationRequest("twice", PROMPT, SamplingParams(max_tokens=20_000, n=2))
 
     async def work() -> list[list[list[Completion]]]:
