@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--tensor-parallel", type=int, help="default: all ranks")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--ways", nargs="+", default=WAYS, choices=sorted({*WAYS}), help="with waited for lean")
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=sorted({*WAYS}), help="of saving; lean needs waited")
     arguments = parser.parse_args()
     ranks.join(arguments.device, 120.0)
     with tempfile.TemporaryDirectory() as own:

@@ -58,11 +58,9 @@ def test_the_state_of_a_distributed_optimizer_is_megatron_cores(worlds, part):
 
 
 def test_copies_have_memory_of_their_own_which_is_kept_but_for_the_state_that_the_optimizer_gathered():
-    copies, live = (
-        background.Copies(None, 1.0),
-        [torch.ones(3), torch.ones(2, 5, dtype=torch.bfloat16).T, torch.ones(())],
-    )
-    gathered = copies.of_optimizer().of(16).view(torch.float32)
+    copies = background.Copies(None, 1.0)
+    live = [torch.ones(3), torch.ones(2, 5, dtype=torch.bfloat16).T, torch.ones(())]
+    gathered = copies._optimizer.of(16).view(torch.float32)
     gathered.fill_(2)
 
     def copied():
@@ -79,19 +77,32 @@ def test_copies_have_memory_of_their_own_which_is_kept_but_for_the_state_that_th
     assert [each.unique().tolist() for each in first] == [[0]] * 4
 
 
-def test_memory_is_used_again_only_once_the_last_checkpoint_is_written():
-    copies, written = background.Copies(None, 30.0), Future()
+def test_memory_is_used_again_only_once_the_last_checkpoint_is_written(tmp_path):
+    class UsedError(Exception):
+        pass
+
+    def tree(memory):
+        raise UsedError
+
+    copies, written, raised = background.Copies(None, 30.0), Future(), []
+
+    def save():
+        try:
+            copies.save(tree, tmp_path)
+        except Exception as error:
+            raised.append(type(error))
+
     copies._written = written
-    waiting = threading.Thread(target=copies.of_optimizer)
+    waiting = threading.Thread(target=save)
     waiting.start()
     waiting.join(0.2)
-    assert waiting.is_alive()
+    assert waiting.is_alive() and not raised
     written.set_exception(OSError(28, "No space left on device"))  # which the checkpoint's own end raises
     waiting.join(10)
-    assert not waiting.is_alive()
+    assert raised == [UsedError]
     copies._written, copies.timeout = Future(), 0.1
     with pytest.raises(SaveError, match="not written within"):
-        copies.of_optimizer()
+        copies.save(tree, tmp_path)
 
 
 def sharded(name, tensor):

@@ -38,29 +38,24 @@ class Copies:
         self._written: Any = None
         self._optimizer, self._other = HostBlock(), HostBlock()
 
-    def of_optimizer(self) -> HostBlock:
-        """Memory for a part of the next tree, which is not copied again; nothing is written from it any more.
-
-        Raises:
-            SaveError: the last checkpoint is still being written.
-        """
-        if self._written is not None and not wait([self._written], self.timeout).done:
-            raise SaveError(f"the last checkpoint was not written within {self.timeout:g} s")
-        return self._optimizer
-
-    def save(self, state: dict[str, Any], folder: Path) -> Callable[[], None]:
+    def save(self, tree: Callable[[HostBlock], dict[str, Any]], folder: Path) -> Callable[[], None]:
         """Copy a tree of megatron-core to the host, and start to write it; a collective.
 
         Args:
+            tree: makes it; tensors in the given memory are not copied again.
             folder: all ranks see it.
 
         Returns:
             A function that waits until this rank's share is written; the checkpoint is complete when all ranks' shares
             are.
+
+        Raises:
+            SaveError: the last checkpoint, from the same memory, is still being written.
         """
-        self.of_optimizer()
+        if self._written is not None and not wait([self._written], self.timeout).done:
+            raise SaveError(f"the last checkpoint was not written within {self.timeout:g} s")
         writing = InBackground(self.group, self._copy)
-        dist_checkpointing.save(state, str(folder), writing)
+        dist_checkpointing.save(tree(self._optimizer), str(folder), writing)
         written = self._written = writing.written
 
         def finish() -> None:
@@ -69,7 +64,7 @@ class Copies:
         return finish
 
     def _copy(self, tensors: Sequence[ShardedTensor]) -> None:
-        """Replace the data of the tensors by copies, but for copies of the optimizer's state."""
+        """Replace the data of the tensors by copies, except data in the optimizer's memory."""
         own = self._optimizer.of(0).untyped_storage().data_ptr()
         others = [each for each in tensors if each.data.is_cuda or each.data.untyped_storage().data_ptr() != own]
         sizes = [-(-each.data.nbytes // ALIGNED) * ALIGNED for each in others]

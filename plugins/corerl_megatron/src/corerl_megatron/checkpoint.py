@@ -25,6 +25,7 @@ from corerl_megatron.pickled_files import require_plain
 from corerl_megatron.weights import Weights
 from corerl_torch import ranks as world
 from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
+from corerl_torch.host_memory import HostBlock
 from corerl_torch.schedules import restore_schedule
 
 NOTE, FILE = "note.json", "state.safetensors"
@@ -70,9 +71,7 @@ class Checkpoint:
         if isinstance(self.optimizer, LibraryOptimizer):
             if self.copies is None:
                 self.copies = background.Copies(world.group_beside(self.timeout), self.timeout)
-            with self.optimizer.gathered_on_device(self.copies.of_optimizer()):
-                state = self._state(self.saved, loading=False)
-            return self.copies.save(state, folder)
+            return self.copies.save(self._gathered_state, folder)
         state = self._whole_state()
         return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None
 
@@ -106,6 +105,11 @@ class Checkpoint:
             with reading(folder / NOTE):
                 restore_schedule(self.optimizer.schedule, schedule)
         self.optimizer.take_rate()
+
+    def _gathered_state(self, memory: HostBlock) -> dict[str, Any]:
+        """The tree to save, with the optimizer's state in ``memory``."""
+        with self.optimizer.gathered_on_device(memory):
+            return self._state(self.saved, loading=False)
 
     def _state(self, parts: Collection[str], *, loading: bool) -> dict[str, Any]:
         """The tree that megatron-core saves, or fills during loading; the optimizer's part is named by the model's."""

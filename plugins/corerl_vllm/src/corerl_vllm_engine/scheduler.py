@@ -101,8 +101,6 @@ class _Gathering:
 
     def schedule(self, *asked: Any, **more: Any) -> Any:
         """vLLM's own step without requests, to which the tokens of a steady cohort are added."""
-        if not self._goes_on():
-            self._take_in()
         cohort = self._steady() if self._has_steady else None
         if cohort is None:
             self._take_in()
@@ -230,7 +228,9 @@ class _Gathering:
         return self.pause_state.name == "UNPAUSED" and under_way > 1
 
     def _take_in(self) -> None:
-        """Take in the tokens of the held step."""
+        """Take in the tokens of the held step, at the latest before a function of vLLM looks at the requests, since vLLM
+        expects no more steps under way than its own.
+        """
         held, self._held = self._held, None
         for client, outputs in self._taken_in(*held).items() if held is not None else ():
             before = self._outputs.setdefault(client, outputs)
