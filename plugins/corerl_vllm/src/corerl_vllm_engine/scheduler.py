@@ -228,8 +228,9 @@ class _Gathering:
         return self.pause_state.name == "UNPAUSED" and under_way > 1
 
     def _take_in(self) -> None:
-        """Take in the tokens of the held step, at the latest before a function of vLLM looks at the requests, since vLLM
-        expects no more steps under way than its own.
+        """Take in the tokens of the held step, at the latest before a function of vLLM looks at the requests.
+
+        vLLM expects no more steps under way than its own.
         """
         held, self._held = self._held, None
         for client, outputs in self._taken_in(*held).items() if held is not None else ():
