@@ -2,8 +2,8 @@
 
     PYTHONPATH=… python plugins/corerl_vllm/tests/second_runner.py
 
-One engine with random weights answers the same requests by vLLM's own steps, by corerl-vllm's, and by those
-with its sampling; memory is so short that requests are preempted, and responses end at different steps. Some requests
+One engine with random weights answers the same requests by vLLM's own steps of which two are under way, by
+corerl-vllm's of which three are, and by those with its sampling; memory is so short that requests are preempted, and responses end at different steps. Some requests
 are greedy, some have filters, which are left to vLLM's sampler. Prints a line of JSON.
 """
 
@@ -71,12 +71,15 @@ def started() -> LLM:
             gpu_memory_utilization=0.2,
             logprobs_mode="processed_logprobs",
             scheduler_cls="corerl_vllm_engine.scheduler.make",
+            worker_cls="corerl_vllm_engine.gpu_worker.GpuWorker",
         )
 
 
 def engine() -> dict[str, Any]:
     llm = started()
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    core = llm.llm_engine.engine_core.engine_core
+    has_room, core.scheduler.can_run_ahead = core.scheduler.can_run_ahead, False
     log_probs.prepare(runner.sampler, keeps=False)
     prompts, parameters = requests()
     plain = [each for each in parameters if each.temperature == 1.0 and each.top_p == 1.0]
@@ -94,9 +97,10 @@ def engine() -> dict[str, Any]:
         runner.execute_model(SchedulerOutput.make_empty())
     steps: list[int] = []
     execute = runner.execute_model
-    runner.execute_model = lambda *given, **more: steps.append(1) or execute(*given, **more)
+    runner.execute_model = lambda *given, **more: steps.append(len(core.batch_queue)) or execute(*given, **more)
+    core.scheduler.can_run_ahead = has_room
     kept = answers(llm, prompts, parameters), answers(llm, prompts[: len(plain)], plain)
-    counts = {"steps": len(steps), "made anew": len(made)}
+    counts = {"steps": len(steps), "made anew": len(made), "others under way": sum(count == 2 for count in steps)}
     used.append(sampling.use_in(runner))
     original = type(sampler).__call__
     type(sampler).__call__ = lambda self, *given: left.append(1) or original(self, *given)
@@ -114,7 +118,7 @@ def engine() -> dict[str, Any]:
         "same tokens again": [a[0] == b[0] for a, b in zip(*drawn, strict=True)],
         **counts,
         "left to vLLM's sampler, plain requests": len(left),
-        "preempted": llm.llm_engine.engine_core.engine_core.scheduler._preempted,
+        "preempted": core.scheduler._preempted,
     }
 
 

@@ -9,7 +9,8 @@ device waits while tokens are taken in before the next step is sent, which seldo
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import SchedulerStats
 
+from corerl_vllm_engine import ahead
 from corerl_vllm_engine.blocks import asked_at_the_ends_of_blocks, has_full_attention
 from corerl_vllm_engine.cohort import Cohort
 from corerl_vllm_engine.responses import TOKENS, Response
@@ -52,7 +54,12 @@ def make(**arguments: Any) -> Any:
 
         read_in_core(config.model_config)
     kind = GatheringAsyncScheduler if config.scheduler_config.async_scheduling else GatheringScheduler
-    return kind(**arguments)
+    scheduler = kind(**arguments)
+    if scheduler.can_run_ahead:
+        from vllm.v1.engine.core import EngineCore
+
+        ahead.run_ahead(EngineCore)
+    return scheduler
 
 
 def is_plain(step: Any, result: Any) -> bool:
@@ -86,6 +93,10 @@ class _Gathering:
         self._turns = itertools.count()
         self._cohort: Cohort | None = None
         """of the last step; None: it was not steady"""
+        self._next: Cohort | None = None
+        """of the next step, if :meth:`runs_ahead` found it"""
+        self._has_none = False
+        """whether the requests are hidden from vLLM's core"""
         self._held: tuple[Any, Any] | None = None
         """a step and its result, whose tokens are taken in once the next step is sent to the worker"""
         self._outputs: dict[int, Any] = {}
@@ -98,10 +109,15 @@ class _Gathering:
         self._appends = has_full_attention(self.kv_cache_manager) and not any(extras)
         needs_more = any(getattr(self, name, None) for name in ("num_spec_tokens", "enable_return_routed_experts"))
         self._has_steady = self._appends and parallel.pipeline_parallel_size == 1 and not needs_more
+        is_alone = parallel.data_parallel_size == 1  # others make a step without requests whenever it makes none
+        self.can_run_ahead = self._has_steady and is_alone and self.use_v2_model_runner and ahead.has_room()
+        """whether the core may have a third step under way"""
 
     def schedule(self, *asked: Any, **more: Any) -> Any:
         """vLLM's own step without requests, to which the tokens of a steady cohort are added."""
-        cohort = self._steady() if self._has_steady else None
+        cohort, self._next = self._next, None
+        if cohort is None and self._has_steady:
+            cohort = self._steady()
         if cohort is None:
             self._take_in()
             self._cohort = None
@@ -126,6 +142,27 @@ class _Gathering:
             request.num_in_flight_tokens += 1
             request.num_output_placeholders += placeholder
         return step
+
+    def runs_ahead(self) -> bool:
+        """Whether the next step needs no tokens of the steps under way, of which vLLM's own number is exceeded."""
+        if not self.can_run_ahead:
+            return False
+        self._next = self._steady()
+        if self._next is None:
+            self._cohort = None
+        return self._next is not None
+
+    @contextmanager
+    def without_requests(self) -> Iterator[None]:
+        """As if there were no requests to schedule."""
+        self._has_none = True
+        try:
+            yield
+        finally:
+            self._has_none = False
+
+    def has_requests(self) -> bool:
+        return not self._has_none and super().has_requests()  # type: ignore[misc]
 
     def get_grammar_bitmask(self, *asked: Any, **more: Any) -> Any:
         """vLLM's core asks for it between sending a step to the worker and waiting for the result of another."""
