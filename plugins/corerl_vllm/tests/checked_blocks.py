@@ -6,8 +6,8 @@ The core's own function makes the steps (``EngineCore.step_with_batch_queue``), 
 memory of random_schedules.py. In place of the worker is a device with the blocks of the KV cache: it does the steps in
 order, checks before each token that the blocks hold all tokens before it, and samples a token that is a function of the
 request and the place. Fails if blocks or a response differ from that; prints the number of seeds, of steps, of steady
-steps, and of those that began while two others were under way. The last line has the largest numbers of questions for blocks and of reports in a steady step of 64 equal
-requests.
+steps, and of those that began while two others were under way. The last line has the largest numbers of questions for
+blocks and of reports in a steady step of 64 equal requests.
 """
 
 import queue

@@ -2,9 +2,10 @@
 
     PYTHONPATH=… python plugins/corerl_vllm/tests/second_runner.py
 
-One engine with random weights answers the same requests by vLLM's own steps of which two are under way, by
-corerl-vllm's of which three are, and by those with its sampling; memory is so short that requests are preempted, and responses end at different steps. Some requests
-are greedy, some have filters, which are left to vLLM's sampler. Prints a line of JSON.
+One engine with random weights answers the same requests by vLLM's own steps of which two are under way, by corerl-
+vllm's of which three are, and by those with its sampling; memory is so short that requests are preempted, and responses
+end at different steps. Some requests are greedy, some have filters, which are left to vLLM's sampler. Prints a line of
+JSON.
 """
 
 import json
