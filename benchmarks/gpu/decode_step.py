@@ -141,8 +141,8 @@ def main() -> None:
     cli.add_argument("--python", help="interpreter of the engine's environment")
     cli.add_argument("--requests", type=int, default=512)
     cli.add_argument("--replicas", type=int, default=1)
-    cli.add_argument("--tokens", type=int, default=512)
-    cli.add_argument("--repeats", type=int, default=2)
+    cli.add_argument("--tokens", type=int, nargs="+", default=[512], help="of a response, for each generation")
+    cli.add_argument("--repeats", type=int, default=2, help="of these generations")
     cli.add_argument("--new-prompts", action="store_true", help="in each generation, as in a step: none is cached")
     cli.add_argument("--trace", action="store_true", help="profile a generation")
     cli.add_argument("--py-spy", help="path of the program py-spy")
@@ -167,14 +167,14 @@ def main() -> None:
         backend.update_weights([(name, tensor.detach()) for name, tensor in trained.named_parameters()], 1)
         del trained
         generate(backend, asked, 32)
-        for _ in range(asked.repeats):
-            took = generate(backend, asked, asked.tokens)
-            print(f"generation {took:.3f} s, {took / asked.tokens * 1e3:.2f} ms a step", flush=True)
+        for tokens in asked.tokens * asked.repeats:
+            took = generate(backend, asked, tokens)
+            print(f"generation of {tokens}: {took:.3f} s, {took / tokens * 1e3:.2f} ms a step", flush=True)
         folder = Path(tempfile.mkdtemp())
         if asked.py_spy:
             thread = threading.Thread(target=stacks, args=(asked.py_spy, min(took, 3.0), folder))
             thread.start()
-            generate(backend, asked, asked.tokens)
+            generate(backend, asked, asked.tokens[-1])
             thread.join()
         if asked.trace:
             what = {"trace": True, "memory": False, "stacks": False, "shapes": False, "max_entries": 1000}

@@ -36,6 +36,9 @@ EXTRAS = (
 )
 """what a step of the engine may return beside tokens and log-probs; each release of vLLM has some of them"""
 
+BLOCKS = 4
+"""blocks for which a request asks at once, if there is memory"""
+
 REPORT_SECONDS = 0.1
 """seconds between two reports of the load"""
 
@@ -213,7 +216,8 @@ class _Gathering:
             outputs.append(output)
         if not members:
             return None
-        cohort = Cohort(members, outputs, self.kv_cache_manager.coordinator.single_type_managers[0].block_size)
+        size = self.kv_cache_manager.coordinator.single_type_managers[0].block_size
+        cohort = Cohort(members, outputs, size, BLOCKS * size)
         is_known = self.use_v2_model_runner or self.prev_step_scheduled_req_ids.issuperset(cohort.names)
         return cohort if is_known else None
 
@@ -221,18 +225,18 @@ class _Gathering:
         """New blocks of each request; None: it gets none.
 
         Requests of prompts of one length reach the ends of their blocks in one step, for which the device would wait.
-        So a request asks for its next block when it is its turn, up to a block early, if there is room for all.
+        So a request asks for its next blocks when it is its turn, if there is room for those of all.
         """
         manager = self.kv_cache_manager.coordinator.single_type_managers[0]
         size, held = manager.block_size, manager.req_to_blocks
         blocks: list[Any] = [None] * len(cohort.names)
-        turns = cohort.turns() if len(cohort.names) <= self._free() else []
+        has_room = BLOCKS * len(cohort.names) <= self._free()
         lacking = [
             number for number in cohort.firsts() if len(held[cohort.names[number]]) * size <= cohort.computed[number]
         ]
-        for number in dict.fromkeys([*lacking, *turns]):
-            response, computed = cohort.responses[number], cohort.computed[number]
-            early = min(-computed % size, response.longest - cohort.outputs[number] - 1)
+        for number in dict.fromkeys([*lacking, *(cohort.turns() if has_room else ())]):
+            response = cohort.responses[number]
+            early = min(BLOCKS * size - 1, response.longest - cohort.outputs[number] - 1) if has_room else 0
             self._settle(response)
             given = self.kv_cache_manager.allocate_slots(response.request, 1, num_lookahead_tokens=early)
             blocks[number] = given.get_block_ids(allow_none=True)
