@@ -2,10 +2,9 @@
 
     PYTHONPATH=… python plugins/corerl_vllm/tests/second_runner.py
 
-One engine with random weights answers the same requests by vLLM's own steps of which two are under way, by corerl-
-vllm's of which three are, and by those with its sampling; memory is so short that requests are preempted, and responses
-end at different steps. Some requests are greedy, some have filters, which are left to vLLM's sampler. Prints a line of
-JSON.
+One engine with random weights answers the same requests by vLLM's own steps, by corerl-vllm's, and by those
+with its sampling; memory is so short that requests are preempted, and responses end at different steps. Some requests
+are greedy, some have filters, which are left to vLLM's sampler. Prints a line of JSON.
 """
 
 import json
@@ -72,15 +71,12 @@ def started() -> LLM:
             gpu_memory_utilization=0.2,
             logprobs_mode="processed_logprobs",
             scheduler_cls="corerl_vllm_engine.scheduler.make",
-            worker_cls="corerl_vllm_engine.gpu_worker.GpuWorker",
         )
 
 
 def engine() -> dict[str, Any]:
     llm = started()
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
-    core = llm.llm_engine.engine_core.engine_core
-    has_room, core.scheduler.can_run_ahead = core.scheduler.can_run_ahead, False
     log_probs.prepare(runner.sampler, keeps=False)
     prompts, parameters = requests()
     plain = [each for each in parameters if each.temperature == 1.0 and each.top_p == 1.0]
@@ -98,10 +94,9 @@ def engine() -> dict[str, Any]:
         runner.execute_model(SchedulerOutput.make_empty())
     steps: list[int] = []
     execute = runner.execute_model
-    runner.execute_model = lambda *given, **more: steps.append(len(core.batch_queue)) or execute(*given, **more)
-    core.scheduler.can_run_ahead = has_room
+    runner.execute_model = lambda *given, **more: steps.append(1) or execute(*given, **more)
     kept = answers(llm, prompts, parameters), answers(llm, prompts[: len(plain)], plain)
-    counts = {"steps": len(steps), "made anew": len(made), "others under way": sum(count == 2 for count in steps)}
+    counts = {"steps": len(steps), "made anew": len(made)}
     used.append(sampling.use_in(runner))
     original = type(sampler).__call__
     type(sampler).__call__ = lambda self, *given: left.append(1) or original(self, *given)
@@ -119,7 +114,7 @@ def engine() -> dict[str, Any]:
         "same tokens again": [a[0] == b[0] for a, b in zip(*drawn, strict=True)],
         **counts,
         "left to vLLM's sampler, plain requests": len(left),
-        "preempted": core.scheduler._preempted,
+        "preempted": llm.llm_engine.engine_core.engine_core.scheduler._preempted,
     }
 
 

@@ -64,8 +64,8 @@ def test_blocks_of_a_request_hold_its_tokens_and_responses_are_the_sampled_token
     command = [engine_python, str(Path(__file__).parent / "checked_blocks.py"), "0", "60"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    seeds, steps, steady, others, blocks, reports = (int(word) for word in done.stdout.split() if word.isdigit())
-    assert seeds == 60 and steady > steps / 2 and others > steps / 2
+    seeds, steps, steady, blocks, reports = (int(word) for word in done.stdout.split() if word.isdigit())
+    assert seeds == 60 and steady > steps / 2
     assert blocks <= 64 // 4 and reports <= 64 // 4  # of 64 requests; all in one step, if they took no turns
 
 

@@ -31,7 +31,6 @@ def test_an_engine_answers_as_with_vllms_own_steps(printed: dict[str, Any]) -> N
     assert all(printed["same"]) and printed["difference"] < 1e-4
     assert printed["preempted"] > 0
     assert printed["made anew"] < 0.6 * printed["steps"]
-    assert printed["others under way"] > 0.3 * printed["steps"]
 
 
 def test_a_seed_draws_the_same_tokens_and_greedy_ones_are_vllms(printed: dict[str, Any]) -> None:

@@ -2,9 +2,6 @@
 
 from corerl_vllm_engine.responses import Response
 
-TOGETHER = 4
-"""steps of which the first one has the turns of all: the worker writes new blocks of any number of requests at once"""
-
 
 class Cohort:
     """The requests of a step, and of all steps after it until one of them ends.
@@ -17,23 +14,21 @@ class Cohort:
 
     Args:
         size: tokens of a block.
-        ahead: tokens for which a request asks in its turn.
     """
 
-    def __init__(self, responses: list[Response], outputs: list[int], size: int, ahead: int) -> None:
-        self.responses, self.outputs, self._steps = responses, outputs, 0
+    def __init__(self, responses: list[Response], outputs: list[int], size: int) -> None:
+        self.responses, self.outputs, self._size, self._steps = responses, outputs, size, 0
         self.requests = [response.request for response in responses]
         self.names: list[str] = [request.request_id for request in self.requests]
         self.computed: list[int] = [request.num_computed_tokens for request in self.requests]
         self.room = min(response.longest - output for response, output in zip(responses, outputs, strict=True)) - 1
         self._firsts: list[list[int]] = [[] for _ in range(size)]
         """for each number of steps after the first one, the requests whose token is then the first of a block"""
-        self._turns: list[list[int]] = [[] for _ in range(ahead)]
+        self._turns: list[list[int]] = [[] for _ in range(size)]
         """likewise those whose turn it is"""
         for number, (response, computed) in enumerate(zip(responses, self.computed, strict=True)):
             self._firsts[-computed % size].append(number)
-            step = (response.turn - computed) % ahead
-            self._turns[step - step % TOGETHER].append(number)
+            self._turns[(response.turn - computed) % size].append(number)
 
     def advance(self) -> None:
         """To the next step."""
@@ -44,10 +39,10 @@ class Cohort:
 
     def firsts(self) -> list[int]:
         """Numbers of the requests whose token is the first of a block, in order."""
-        return self._firsts[self._steps % len(self._firsts)]
+        return self._firsts[self._steps % self._size]
 
     def turns(self) -> list[int]:
-        """Numbers of the requests that ask for their next blocks in this step, in order: each once in ``ahead`` steps,
-        a part of them in one.
+        """Numbers of the requests that ask for their next block in this step, in order: each once in a block, at
+        another place in it.
         """
-        return self._turns[self._steps % len(self._turns)]
+        return self._turns[self._steps % self._size]

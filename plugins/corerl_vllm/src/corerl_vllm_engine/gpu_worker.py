@@ -13,17 +13,12 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.v1.worker.gpu_worker import Worker
 
-from corerl_vllm_engine import BITWISE, ahead, invariant
+from corerl_vllm_engine import BITWISE, invariant
 from corerl_vllm_engine.memory import GRAPHS, cache_bytes, held_bytes
 
 
 class GpuWorker(Worker):  # type: ignore[misc]
     """The cache gets the engine's share of the device's memory without weights, activations, graphs and libraries."""
-
-    def init_device(self) -> None:
-        if self.use_v2_model_runner:
-            ahead.make_room()
-        super().init_device()
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)

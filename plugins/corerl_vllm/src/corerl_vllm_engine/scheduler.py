@@ -9,8 +9,7 @@ device waits while tokens are taken in before the next step is sent, which seldo
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import SchedulerStats
 
-from corerl_vllm_engine import ahead
 from corerl_vllm_engine.blocks import asked_at_the_ends_of_blocks, has_full_attention
 from corerl_vllm_engine.cohort import Cohort
 from corerl_vllm_engine.responses import TOKENS, Response
@@ -35,9 +33,6 @@ EXTRAS = (
     "aux_output_connector_output",
 )
 """what a step of the engine may return beside tokens and log-probs; each release of vLLM has some of them"""
-
-BLOCKS = 4
-"""blocks for which a request asks at once, if there is memory"""
 
 REPORT_SECONDS = 0.1
 """seconds between two reports of the load"""
@@ -57,12 +52,7 @@ def make(**arguments: Any) -> Any:
 
         read_in_core(config.model_config)
     kind = GatheringAsyncScheduler if config.scheduler_config.async_scheduling else GatheringScheduler
-    scheduler = kind(**arguments)
-    if scheduler.can_run_ahead:
-        from vllm.v1.engine.core import EngineCore
-
-        ahead.run_ahead(EngineCore)
-    return scheduler
+    return kind(**arguments)
 
 
 def is_plain(step: Any, result: Any) -> bool:
@@ -96,10 +86,6 @@ class _Gathering:
         self._turns = itertools.count()
         self._cohort: Cohort | None = None
         """of the last step; None: it was not steady"""
-        self._next: Cohort | None = None
-        """of the next step, if :meth:`runs_ahead` found it"""
-        self._has_none = False
-        """whether the requests are hidden from vLLM's core"""
         self._held: tuple[Any, Any] | None = None
         """a step and its result, whose tokens are taken in once the next step is sent to the worker"""
         self._outputs: dict[int, Any] = {}
@@ -112,15 +98,10 @@ class _Gathering:
         self._appends = has_full_attention(self.kv_cache_manager) and not any(extras)
         needs_more = any(getattr(self, name, None) for name in ("num_spec_tokens", "enable_return_routed_experts"))
         self._has_steady = self._appends and parallel.pipeline_parallel_size == 1 and not needs_more
-        is_alone = parallel.data_parallel_size == 1  # others make a step without requests whenever it makes none
-        self.can_run_ahead = self._has_steady and is_alone and self.use_v2_model_runner and ahead.has_room()
-        """whether the core may have a third step under way"""
 
     def schedule(self, *asked: Any, **more: Any) -> Any:
         """vLLM's own step without requests, to which the tokens of a steady cohort are added."""
-        cohort, self._next = self._next, None
-        if cohort is None and self._has_steady:
-            cohort = self._steady()
+        cohort = self._steady() if self._has_steady else None
         if cohort is None:
             self._take_in()
             self._cohort = None
@@ -145,27 +126,6 @@ class _Gathering:
             request.num_in_flight_tokens += 1
             request.num_output_placeholders += placeholder
         return step
-
-    def runs_ahead(self) -> bool:
-        """Whether the next step needs no tokens of the steps under way, of which vLLM's own number is exceeded."""
-        if not self.can_run_ahead:
-            return False
-        self._next = self._steady()
-        if self._next is None:
-            self._cohort = None
-        return self._next is not None
-
-    @contextmanager
-    def without_requests(self) -> Iterator[None]:
-        """As if there were no requests to schedule."""
-        self._has_none = True
-        try:
-            yield
-        finally:
-            self._has_none = False
-
-    def has_requests(self) -> bool:
-        return not self._has_none and super().has_requests()  # type: ignore[misc]
 
     def get_grammar_bitmask(self, *asked: Any, **more: Any) -> Any:
         """vLLM's core asks for it between sending a step to the worker and waiting for the result of another."""
@@ -216,8 +176,7 @@ class _Gathering:
             outputs.append(output)
         if not members:
             return None
-        size = self.kv_cache_manager.coordinator.single_type_managers[0].block_size
-        cohort = Cohort(members, outputs, size, BLOCKS * size)
+        cohort = Cohort(members, outputs, self.kv_cache_manager.coordinator.single_type_managers[0].block_size)
         is_known = self.use_v2_model_runner or self.prev_step_scheduled_req_ids.issuperset(cohort.names)
         return cohort if is_known else None
 
@@ -225,18 +184,18 @@ class _Gathering:
         """New blocks of each request; None: it gets none.
 
         Requests of prompts of one length reach the ends of their blocks in one step, for which the device would wait.
-        So a request asks for its next blocks when it is its turn, if there is room for those of all.
+        So a request asks for its next block when it is its turn, up to a block early, if there is room for all.
         """
         manager = self.kv_cache_manager.coordinator.single_type_managers[0]
         size, held = manager.block_size, manager.req_to_blocks
         blocks: list[Any] = [None] * len(cohort.names)
-        has_room = BLOCKS * len(cohort.names) <= self._free()
+        turns = cohort.turns() if len(cohort.names) <= self._free() else []
         lacking = [
             number for number in cohort.firsts() if len(held[cohort.names[number]]) * size <= cohort.computed[number]
         ]
-        for number in dict.fromkeys([*lacking, *(cohort.turns() if has_room else ())]):
-            response = cohort.responses[number]
-            early = min(BLOCKS * size - 1, response.longest - cohort.outputs[number] - 1) if has_room else 0
+        for number in dict.fromkeys([*lacking, *turns]):
+            response, computed = cohort.responses[number], cohort.computed[number]
+            early = min(-computed % size, response.longest - cohort.outputs[number] - 1)
             self._settle(response)
             given = self.kv_cache_manager.allocate_slots(response.request, 1, num_lookahead_tokens=early)
             blocks[number] = given.get_block_ids(allow_none=True)
