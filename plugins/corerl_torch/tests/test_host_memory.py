@@ -1,5 +1,7 @@
 """Main memory of tensors that leave CUDA memory."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,19 @@ def test_a_block_is_kept_for_requests_that_it_holds() -> None:
     assert len(first) == 100 and block.of(60).tolist() == [7] * 60
     assert block.of(60).data_ptr() == first.data_ptr()
     assert len(block.of(0)) == 0 and len(block.of(101)) == 101
+
+
+def test_a_block_asks_for_huge_pages() -> None:
+    if not Path("/sys/kernel/mm/transparent_hugepage").is_dir():
+        pytest.skip("a kernel without huge pages")
+    block = HostBlock()
+    address, flags = block.of(1 << 22).data_ptr(), list[str]()
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_here = int(found[1], 16) <= address < int(found[2], 16)
+        elif line.startswith("VmFlags:") and is_here:
+            flags = line.split()
+    assert "hg" in flags
 
 
 class Runtime:

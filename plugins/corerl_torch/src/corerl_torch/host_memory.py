@@ -1,10 +1,12 @@
 """Main memory for tensors that leave CUDA memory between calls.
 
 Copies into new, pageable memory take a second for each 2 to 4 GB, most of it for the first touch of each page. Copies
-into pinned memory that is kept run at the rate of the bus.
+into pinned memory that is kept run at the rate of the bus. To pin memory touches its pages as well, so they are huge if
+the kernel has such: `mlock` of 4 GiB in pages of 2 MiB takes a fifth of its time in pages of 4 KiB (CPU, Linux).
 """
 
 import contextlib
+import mmap
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +30,18 @@ class HostBlock:
         if size > len(self._bytes):
             self._release()
             self._bytes = torch.empty(0, dtype=torch.uint8)  # free the former block before the next is allocated
-            self._bytes = torch.empty(size, dtype=torch.uint8)
+            self._bytes = torch.frombuffer(of_huge_pages(size), dtype=torch.uint8)
             self._release = pin(self._bytes)
         return self._bytes[:size]
+
+
+def of_huge_pages(size: int) -> mmap.mmap:
+    """Memory of this process, in huge pages if the kernel has such."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def pin(block: Tensor) -> Callable[[], object]:
