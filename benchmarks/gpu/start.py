@@ -1,10 +1,12 @@
-"""Seconds from the command ``corerl train`` to the first step on one GPU, and its phases.
+"""Seconds from the command ``corerl train`` to the first step, and its phases.
 
     python benchmarks/gpu/material.py --out /tmp/material --gsm8k DATA/gsm8k
     python benchmarks/gpu/start.py --material /tmp/material --shape qwen2.5-1.5b --replicas 1,2
+    python benchmarks/gpu/start.py --material /tmp/material --replicas 1 runtime.name=ray runtime.n_gpus_per_node=2
 
 Each number of engines side by side is run twice: ``cold`` with empty caches of compiled kernels, ``warm`` with those of
-the run before. Every column is a moment, in seconds since the command. ``engine ready`` and ``models`` (actor and
+the run before. Every column is a moment, in seconds since the command, the first one if processes have several. Under
+Ray the controller has fewer of them. ``engine ready`` and ``models`` (actor and
 reference are built) overlap; ``workers`` is the later of both. ``step`` is the beginning of the first step, ``step
 ends`` its end. Below, for each run: the lines of the engine's log that name a time, and the memory of the processes on
 the GPU when the engine was ready. ``--python`` names the interpreter of vLLM's environment; overrides come last.
@@ -26,6 +28,7 @@ from rich.table import Table
 HERE = Path(__file__).parent
 CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
 MOMENTS = ("imports", "data", "engine spawned", "engine imported", "engine ready", "models", "workers", "weights")
+COLUMNS = (*MOMENTS, "step", "step ends")
 TIMES = re.compile(r"(took|finished in|seconds|secs|\d s\b)", re.IGNORECASE)
 
 
@@ -60,11 +63,12 @@ def run(arguments: argparse.Namespace, replicas: str, folder: Path, caches: Path
     for line in phases.read_text().splitlines():
         moment, at = json.loads(line)
         first.setdefault(moment, at - began)
-    first["models"] = max(at for moment, at in first.items() if moment in ("actor built", "ref built"))
+    if {"actor built", "ref built"} <= first.keys():
+        first["models"] = max(first["actor built"], first["ref built"])
     [metrics] = folder.glob("*/*/metrics.jsonl")
     record = next(each for each in map(json.loads, metrics.read_text().splitlines()) if each["step"] == 1)
     ends = metrics.stat().st_mtime - began
-    return {**{name: first[name] for name in MOMENTS}, "step": ends - float(record["timing_s/step"]), "step ends": ends}
+    return {**{name: first[name] for name in MOMENTS if name in first}, "step": ends - float(record["timing_s/step"]), "step ends": ends}
 
 
 def details(folder: Path) -> str:
@@ -84,7 +88,7 @@ def main() -> None:
     parser.add_argument("--python", help="interpreter of vLLM's environment; default: this one")
     parser.add_argument("overrides", nargs="*", help="key=value")
     arguments = parser.parse_intermixed_args()
-    table = Table("engines", "caches", *MOMENTS, "step", "step ends", title=f"{arguments.shape}: seconds")
+    table = Table("engines", "caches", *COLUMNS, title=f"{arguments.shape}: seconds")
     with tempfile.TemporaryDirectory() as folder:
         for replicas in arguments.replicas:
             for name in arguments.runs:
@@ -93,7 +97,7 @@ def main() -> None:
                 rounded = {moment: round(at, 1) for moment, at in moments.items()}
                 print(json.dumps({"engines": replicas, "caches": name, **rounded}), flush=True)
                 print(details(own), flush=True)
-                table.add_row(replicas, name, *(f"{at:.1f}" for at in rounded.values()))
+                table.add_row(replicas, name, *(f"{rounded[each]:.1f}" if each in rounded else "" for each in COLUMNS))
     Console(width=180).print(table)
 
 
