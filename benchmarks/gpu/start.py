@@ -68,7 +68,11 @@ def run(arguments: argparse.Namespace, replicas: str, folder: Path, caches: Path
     [metrics] = folder.glob("*/*/metrics.jsonl")
     record = next(each for each in map(json.loads, metrics.read_text().splitlines()) if each["step"] == 1)
     ends = metrics.stat().st_mtime - began
-    return {**{name: first[name] for name in MOMENTS if name in first}, "step": ends - float(record["timing_s/step"]), "step ends": ends}
+    return {
+        **{name: first[name] for name in MOMENTS if name in first},
+        "step": ends - float(record["timing_s/step"]),
+        "step ends": ends,
+    }
 
 
 def details(folder: Path) -> str:
