@@ -47,14 +47,20 @@ ADAPTED = 2e-3
 """of a gradient behind adapters that one step has moved from 0 to some 0.03: they differ by up to MOVED"""
 
 
-def require_same(results, expected, tolerance=1e-5):
+ROUNDED = {"gemma4_text": 5}
+"""how many times as far as others' the gradients of a family in float32 are from those in float64: 6e-6, not 1e-6;
+behind adapters that a step has moved, 3e-2, so these adapters begin at 0"""
+
+
+def require_same(results, expected, family, tolerance=1e-5):
+    times = ROUNDED.get(family.model_type, 1)
     for result in results:
         assert "error" not in result, result["error"]
         for name, true in expected["gradient"].items():
-            assert (result["gradient"][name] - true).norm() <= tolerance * true.norm() + 1e-8, name
+            assert (result["gradient"][name] - true).norm() <= times * tolerance * true.norm() + 1e-8, name
         assert result["weights"].keys() == expected["weights"].keys()
         for name, true in expected["weights"].items():
-            torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=MOVED)
+            torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=times * MOVED)
 
 
 def together(results, name, like):
@@ -70,7 +76,7 @@ def test_two_ranks_have_the_numbers_of_one_device(worlds, family, job):
     assert family.state(STATES["packed"]) in ("proven", "padded")
     expected = rank_jobs.run({**job, "kind": "agree"})
     results = worlds[2].run(**job, kind="agree", fsdp={})
-    require_same(results, expected)
+    require_same(results, expected, family)
     true = expected["before"]["log_probs"]
     torch.testing.assert_close(together(results, "log_probs", true), true, rtol=1e-5, atol=1e-5)
 
@@ -93,7 +99,7 @@ def require_shared(worlds, family, job, feature, options):
             assert "2 slices packed rows, and those of" in result["error"] and "cannot be packed" in result["error"]
         return
     expected = rank_jobs.run({**job, "kind": "agree"})
-    require_same(results, expected)
+    require_same(results, expected, family)
     for result in results:
         torch.testing.assert_close(result["before"]["log_probs"], expected["before"]["log_probs"], rtol=1e-5, atol=1e-5)
 
@@ -107,15 +113,16 @@ def test_two_ranks_divide_the_experts(worlds, family, job):
             assert "expert_parallel_size: must be 1: the experts of" in result["error"]
         return
     expected = rank_jobs.run({**job, "kind": "agree"})
-    require_same(results, expected)
+    require_same(results, expected, family)
     true = expected["before"]["log_probs"]
     torch.testing.assert_close(together(results, "log_probs", true), true, rtol=1e-5, atol=1e-5)
 
 
 def test_two_ranks_train_adapters(worlds, family, job):
     adapters = {"lora_rank": 2, "target_modules": list(family.adapted) or "all-linear"}
-    job = {**job, "kind": "agree", "warm": True, "config": {**job["config"], **adapters}}
-    require_same(worlds[2].run(**job, fsdp={}), rank_jobs.run(job), ADAPTED)
+    warm = family.model_type not in ROUNDED
+    job = {**job, "kind": "agree", "warm": warm, "config": {**job["config"], **adapters}}
+    require_same(worlds[2].run(**job, fsdp={}), rank_jobs.run(job), family, ADAPTED)
 
 
 def test_two_ranks_export_what_one_device_exports(worlds, job, tmp_path):
@@ -138,7 +145,7 @@ def test_two_ranks_divide_the_matrices(worlds, family, job):
             assert "tensor_model_parallel_size: must be 1: no test proves a plan for" in result["error"]
         return
     expected = rank_jobs.run({**job, "kind": "agree"})
-    require_same(results, expected)
+    require_same(results, expected, family)
     for result in results:
         for name, true in expected["before"].items():
             torch.testing.assert_close(result["before"][name], true, rtol=1e-5, atol=1e-5)
