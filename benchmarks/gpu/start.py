@@ -5,11 +5,11 @@
     python benchmarks/gpu/start.py --material /tmp/material --replicas 1 runtime.name=ray runtime.n_gpus_per_node=2
 
 Each number of engines side by side is run twice: ``cold`` with empty caches of compiled kernels, ``warm`` with those of
-the run before. Every column is a moment, in seconds since the command, the first one if processes have several. Under
-Ray the controller has fewer of them. ``engine ready`` and ``models`` (actor and
-reference are built) overlap; ``workers`` is the later of both. ``step`` is the beginning of the first step, ``step
-ends`` its end. Below, for each run: the lines of the engine's log that name a time, and the memory of the processes on
-the GPU when the engine was ready. ``--python`` names the interpreter of vLLM's environment; overrides come last.
+the run before. Every column is a moment, in seconds since the command; of several processes, that of the first.
+``engine ready`` and ``models`` (actor and reference are built) overlap; ``workers`` is the later of both. ``step`` is
+the beginning of the first step, ``step ends`` its end. Under Ray, ``models`` and ``weights`` are empty. Below, for each
+run: the lines of the engine's log that name a time, and the memory of the processes on the GPU when the engine was
+ready. ``--python`` names the interpreter of vLLM's environment; overrides come last.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Main memory for tensors that leave CUDA memory between calls.
 
 Copies into new, pageable memory take a second for each 2 to 4 GB, most of it for the first touch of each page. Copies
-into pinned memory that is kept run at the rate of the bus. To pin memory touches its pages as well, so they are huge if
-the kernel has such: `mlock` of 4 GiB in pages of 2 MiB takes a fifth of its time in pages of 4 KiB (CPU, Linux).
+into pinned memory that is kept run at the rate of the bus. Pinning touches each page as well. Huge pages are fewer:
+``mlock`` of 4 GiB takes a fifth of the time in pages of 2 MiB (CPU, Linux).
 """
 
 import contextlib
@@ -36,10 +36,10 @@ class HostBlock:
 
 
 def of_huge_pages(size: int) -> mmap.mmap:
-    """Memory of this process, in huge pages if the kernel has such."""
+    """Memory of this process, in huge pages if the kernel has them."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without
+        with contextlib.suppress(OSError):  # the kernel has none
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
