@@ -5,11 +5,11 @@
     python benchmarks/gpu/start.py --material /tmp/material --replicas 1 runtime.name=ray runtime.n_gpus_per_node=2
 
 Each number of engines side by side is run twice: ``cold`` with empty caches of compiled kernels, ``warm`` with those of
-the run before. Every column is a moment, in seconds since the command; of several processes, that of the first.
-``engine ready`` and ``models`` (actor and reference are built) overlap; ``workers`` is the later of both. ``step`` is
-the beginning of the first step, ``step ends`` its end. Under Ray, ``models`` and ``weights`` are empty. Below, for each
-run: the lines of the engine's log that name a time, and the memory of the processes on the GPU when the engine was
-ready. ``--python`` names the interpreter of vLLM's environment; overrides come last.
+the run before, or those of ``--caches``. Every column is a moment, in seconds since the command; of several processes,
+that of the first. ``engine ready`` and ``models`` (actor and reference are built) overlap; ``workers`` is the later of
+both. ``step`` is the beginning of the first step, ``step ends`` its end. Under Ray, ``models`` and ``weights`` are
+empty. Below, for each run: the lines of the engine's log that name a time, and the memory of the processes on the GPU
+when the engine was ready. ``--python`` names the interpreter of vLLM's environment; overrides come last.
 """
 
 import argparse
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="512", help="tokens of a response")
     parser.add_argument("--replicas", type=lambda names: names.split(","), default=["1", "2"], help="with commas")
     parser.add_argument("--runs", type=lambda names: names.split(","), default=["cold", "warm"], help="with commas")
+    parser.add_argument("--caches", type=Path, help="folder of compiled kernels; default: a new one")
     parser.add_argument("--python", help="interpreter of vLLM's environment; default: this one")
     parser.add_argument("overrides", nargs="*", help="key=value")
     arguments = parser.parse_intermixed_args()
@@ -97,7 +98,8 @@ def main() -> None:
         for replicas in arguments.replicas:
             for name in arguments.runs:
                 own = Path(folder) / f"{replicas}-{name}"
-                moments = run(arguments, replicas, own, Path(folder) / "caches" / replicas)
+                caches = (arguments.caches or Path(folder) / "caches") / replicas
+                moments = run(arguments, replicas, own, caches)
                 rounded = {moment: round(at, 1) for moment, at in moments.items()}
                 print(json.dumps({"engines": replicas, "caches": name, **rounded}), flush=True)
                 print(details(own), flush=True)

@@ -19,6 +19,9 @@ from corerl.threads import in_thread
 PATIENCE = 5.0
 """seconds after which the terminal shows that an engine's start is waited for"""
 
+IN_VAIN = 3
+"""deaths of engines in generation without a response in between, after which no start would help"""
+
 
 class Engines:
     """The rollout workers, as the trainer uses them.
@@ -35,6 +38,8 @@ class Engines:
     def __init__(self, runtime: Runtime, actor: WeightSource, rollout: RolloutWorker, max_restarts: int) -> None:
         self._runtime, self._actor, self._rollout, self._max_restarts = runtime, actor, rollout, max_restarts
         self._version = 0
+        self._in_vain = 0
+        """deaths in generation since the last response, each of engines that had all been started again"""
         self._closed = False
         self.restarts = 0
         self.lost: set[tuple[str, int]] = set()
@@ -64,6 +69,7 @@ class Engines:
 
         Raises:
             EngineDeadError: an engine ended once more than ``max_restarts`` allows.
+            RunError: engines have ended ``IN_VAIN`` times in a row without a response: new ones would end, too.
         """
         left = dict(enumerate(requests))
         while left:
@@ -73,6 +79,7 @@ class Engines:
 
             def finished(place: int, completions: list[Completion], positions: list[int] = positions) -> None:
                 del left[positions[place]]
+                self._in_vain = 0
                 on_finished(positions[place], completions)
 
             try:
@@ -95,6 +102,9 @@ class Engines:
         """Start engines again, unless another call has done it since ``before`` restarts."""
         with self.actor_in_use:
             if self.restarts == before:
+                self._in_vain += 1
+                if self._in_vain == IN_VAIN:
+                    raise RunError(f"the engine has ended {IN_VAIN} times without a response in between: {error}")
                 self._restart(error)
                 self._send(self._version, verify=True)
 

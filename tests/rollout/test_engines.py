@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
-from corerl.errors import EngineDeadError
+from corerl.errors import EngineDeadError, LostError, RunError
 from corerl.rollout import engines as rollout_engines
 from corerl.rollout.engines import Engines
 
@@ -154,6 +154,31 @@ def test_an_engine_that_another_thread_has_started_again_is_not_started_twice():
     restarted = engines(group)
     assert generated(restarted) == [(0, ["a"]), (1, ["b"]), (2, ["c"])]
     assert group.calls == [("generate", "a", "b", "c")]
+
+
+class Hopeless(Group):
+    """Ends at every request; before, the generation with the number ``answers`` finishes one."""
+
+    def __init__(self, *, answers):
+        super().__init__()
+        self.answers = answers
+
+    async def generate(self, requests, on_finished):
+        self.calls.append(("generate",))
+        if self.calls.count(("generate",)) == self.answers:
+            on_finished(0, ["a"])
+        raise EngineDeadError("the engine ended in generate")
+
+
+@pytest.mark.parametrize(("answers", "generations"), [(None, 3), (1, 3), (2, 4), (3, 5)])
+def test_an_engine_that_answers_nothing_is_started_twice(answers, generations):
+    group = Hopeless(answers=answers)
+    hopeless = engines(group, max_restarts=9)
+    with pytest.raises(RunError, match="has ended 3 times without a response in between: the engine ended") as error:
+        generated(hopeless)
+    assert not isinstance(error.value, LostError), "the run would be started again"
+    assert group.calls.count(("generate",)) == generations
+    assert group.calls.count(("restart",)) == hopeless.restarts == generations - 1
 
 
 @pytest.mark.parametrize("allowed", [0, 2])

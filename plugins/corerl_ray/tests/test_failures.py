@@ -16,7 +16,7 @@ from corerl.contracts.config import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_ray.cluster import connect
 from corerl_ray.ends import exit_cause
-from corerl_ray.environment import carried, secrets
+from corerl_ray.environment import at_start, carried, secrets
 from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
 from corerl_ray.runtime import RayRuntime
@@ -242,3 +242,10 @@ def test_variables_are_carried_by_prefix_or_name():
     environment |= {"MY_FLAG": "e", "HF_TOKEN": "f", "AWS_SECRET_ACCESS_KEY": "g"}
     assert carried(["MY_TOKEN", "MY_FLAG"], environment) == {"HF_HOME": "a", "NCCL_DEBUG": "b", "MY_FLAG": "e"}
     assert secrets(["MY_TOKEN"], environment) == {"MY_TOKEN": "d", "HF_TOKEN": "f"}
+
+
+def test_variables_are_set_at_a_process_s_start_by_name_alone():
+    environment = {"HF_HOME": "a", "LD_PRELOAD": "b", "MY_TOKEN": "c"}
+    assert at_start([], environment) == {}
+    assert at_start(["MY_TOKEN", "MISSING"], environment) == {}
+    assert at_start(["LD_PRELOAD", "MY_TOKEN"], environment) == {"runtime_env": {"env_vars": {"LD_PRELOAD": "b"}}}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from corerl.secrets import is_secret_name
 
@@ -25,11 +26,18 @@ PREFIXES = (
 
 
 def carried(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables with one of ``PREFIXES``, and those listed in ``names``, except secrets.
-
-    Ray writes them to its logs.
-    """
+    """The variables with one of ``PREFIXES``, and those listed in ``names``, except secrets."""
     return {name: value for name, value in _meant(names, environment) if not is_secret_name(name)}
+
+
+def at_start(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Options of an actor whose process begins with the variables listed in ``names``, such as ``LD_PRELOAD``.
+
+    Without any, the actor gets a process that Ray has started already, and is there two seconds earlier. Ray writes the
+    variables to its logs: secrets are left out.
+    """
+    named = {name: environment[name] for name in names if name in environment and not is_secret_name(name)}
+    return {"runtime_env": {"env_vars": named}} if named else {}
 
 
 def secrets(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -89,6 +89,7 @@ class WorkerHost:
         folder: the controller's working directory; the config's relative paths start there.
         paths: the controller's module search path, added after the worker's own.
         timeout: largest duration of a wait for another worker, in seconds.
+        environment: variables of the controller, set before the import of a library that reads them.
 
     Attributes:
         transport: state of a transport of weights between calls.
@@ -101,7 +102,8 @@ class WorkerHost:
     mailbox: Mailbox
     others: Sequence[Any] = ()
 
-    def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
+    def __init__(self, folder: str, paths: Sequence[str], timeout: float, environment: Mapping[str, str]) -> None:
+        os.environ.update(environment)
         faulthandler.enable()  # a crash writes its stack to the log
         hear_of_children()
         end_with_parent()

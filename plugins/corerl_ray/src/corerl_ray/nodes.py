@@ -65,8 +65,8 @@ class OtherNode:
     Attributes:
         place: Ray's scheduling of the actor.
         options: further options of the actor.
-        environment: variables that Ray may log.
-        own: variables that are sent in a call: devices, secrets.
+        environment: variables of the controller.
+        own: further variables: devices, secrets.
         timeout: of a start, in seconds.
         longest: of a step of a transport of weights, in seconds.
         parts: those of all nodes of the engine.
@@ -102,12 +102,11 @@ class OtherNode:
         self._host = actor.options(
             num_cpus=0,
             scheduling_strategy=self.place,
-            runtime_env={"env_vars": dict(self.environment)},
             max_restarts=0,
             max_concurrency=CONTROL,
             enable_task_events=False,
             **self.options,
-        ).remote(str(Path.cwd()), sys.path, self.longest)
+        ).remote(str(Path.cwd()), sys.path, self.longest, dict(self.environment))
 
     def how_ended(self) -> str:
         try:

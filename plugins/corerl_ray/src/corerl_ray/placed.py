@@ -62,13 +62,12 @@ class Placed:
 
     def __init__(self, places: Places, seconds: float, make: Callable[..., Any], *args: Any) -> None:
         _needs_cluster()
-        own = secrets() | {"CUDA_VISIBLE_DEVICES": ",".join(places.devices(seconds))}
+        own = carried() | secrets() | {"CUDA_VISIBLE_DEVICES": ",".join(places.devices(seconds))}
         actor: Any = ray.remote(_Host)
         self._host = actor.options(
             num_cpus=0,
             num_gpus=FRACTION,
             scheduling_strategy=places.strategy(0),
-            runtime_env={"env_vars": carried()},
             max_restarts=0,
             max_concurrency=CALLS,
             enable_task_events=False,

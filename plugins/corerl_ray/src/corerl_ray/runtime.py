@@ -25,7 +25,7 @@ from corerl_ray import placed, tensors
 from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.ends import exit_cause
-from corerl_ray.environment import carried, of_rank, secrets
+from corerl_ray.environment import at_start, carried, of_rank, secrets
 from corerl_ray.group import Group, SharedGpus
 from corerl_ray.host import CONTROL, THREADS, Failure, ProcessFacts, WorkerHost
 from corerl_ray.nodes import OtherNode, Parts
@@ -160,12 +160,12 @@ class RayRuntime:
             actor = remote(Relay).options(
                 num_cpus=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(own[0].facts.node, soft=False),
-                runtime_env={"env_vars": environment},
                 max_restarts=0,
                 enable_task_events=False,
                 max_concurrency=1,  # calls reach the ranks in the order of the controller's
+                **at_start(self.options.environment),
             )
-            host = actor.remote(str(Path.cwd()), sys.path, self.options.timeout)
+            host = actor.remote(str(Path.cwd()), sys.path, self.options.timeout, environment)
             relays.append(dataclasses.replace(own[0], host=host, facts=None, ranks=own))
         self._watch(relays)
         facts = starting.all([Call(relay, relay.host.facts.remote()) for relay in relays])
@@ -248,7 +248,7 @@ class RayRuntime:
             return []
         alive = ray.nodes()  # type: ignore[no-untyped-call]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in alive}
-        options = {"num_gpus": FRACTION}
+        options = {"num_gpus": FRACTION, **at_start(self.options.environment)}
         own, parts = secrets(self.options.environment), Parts(self.options.hang_timeout)
         return [
             OtherNode(
@@ -275,11 +275,11 @@ class RayRuntime:
             num_cpus=FRACTION,
             num_gpus=FRACTION if places.gpus_per_node else 0,
             scheduling_strategy=places.strategy(place),
-            runtime_env={"env_vars": environment},
             max_restarts=0,
             enable_task_events=False,  # they would accumulate in the GCS
             max_concurrency=CONTROL if is_concurrent else 1,
-        ).remote(str(Path.cwd()), sys.path, self.options.timeout)
+            **at_start(self.options.environment),
+        ).remote(str(Path.cwd()), sys.path, self.options.timeout, environment)
 
     def _kill(self) -> None:
         """Kill all workers at once."""
