@@ -21,6 +21,7 @@
         │   ├── EngineDeadError     the rollout backend's engine has ended
         │   ├── WorkerDiedError     the process of a worker has ended, or gives no sign of life
         │   └── WorkerLateError     a worker does not answer; a DeadlineError, too
+        ├── EngineFailsError    the rollout backend's engine ends at every request
         └── NonFiniteError      a loss or a gradient became NaN or infinite
 
 A message is one sentence: what is wrong, where, and what would be right.
@@ -122,6 +123,10 @@ class EngineDeadError(LostError):
 
     workers: tuple[tuple[str, int], ...] = ()
     is_handled: bool = False
+
+
+class EngineFailsError(RunError):
+    """Engines have ended again and again without a response: a new one would, too."""
 
 
 class WorkerDiedError(LostError):

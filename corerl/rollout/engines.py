@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, LoadReporting, OnFinished
 from corerl.contracts.runtimes import CatchingUp, Replicas, Runtime
 from corerl.contracts.workers import WeightSource
-from corerl.errors import CoreRLError, EngineDeadError, RunError
+from corerl.errors import CoreRLError, EngineDeadError, EngineFailsError, RunError
 from corerl.rollout.worker import RolloutWorker
 from corerl.terminal.notices import say
 from corerl.threads import in_thread
@@ -69,7 +69,7 @@ class Engines:
 
         Raises:
             EngineDeadError: an engine ended once more than ``max_restarts`` allows.
-            RunError: engines have ended ``IN_VAIN`` times in a row without a response: new ones would end, too.
+            EngineFailsError: engines have ended ``IN_VAIN`` times in a row without a response.
         """
         left = dict(enumerate(requests))
         while left:
@@ -103,8 +103,9 @@ class Engines:
         with self.actor_in_use:
             if self.restarts == before:
                 self._in_vain += 1
-                if self._in_vain == IN_VAIN:
-                    raise RunError(f"the engine has ended {IN_VAIN} times without a response in between: {error}")
+                if self._in_vain >= IN_VAIN:  # also for other calls that the last one ended with
+                    said = f"the engine has ended {IN_VAIN} times without a response in between: {error}"
+                    raise EngineFailsError(said) from error
                 self._restart(error)
                 self._send(self._version, verify=True)
 

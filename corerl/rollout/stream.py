@@ -24,7 +24,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
-from corerl.errors import LostError, NonFiniteError, RunError
+from corerl.errors import EngineFailsError, LostError, NonFiniteError, RunError
 from corerl.rollout.agents import agent_metrics
 from corerl.rollout.choice import Choice
 from corerl.rollout.event_loop import EventLoop
@@ -276,7 +276,7 @@ class Stream:
         for attempt in (1, 2):
             try:
                 return await self._scored(member)
-            except (LostError, NonFiniteError):
+            except (LostError, EngineFailsError, NonFiniteError):
                 raise  # engines end a run, or are started again, on their own terms
             except RunError as error:
                 what = "is left out" if attempt == 2 else "is tried again"

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
-from corerl.errors import EngineDeadError, LostError, RunError
+from corerl.errors import EngineDeadError, EngineFailsError
 from corerl.rollout import engines as rollout_engines
 from corerl.rollout.engines import Engines
 
@@ -174,11 +174,21 @@ class Hopeless(Group):
 def test_an_engine_that_answers_nothing_is_started_twice(answers, generations):
     group = Hopeless(answers=answers)
     hopeless = engines(group, max_restarts=9)
-    with pytest.raises(RunError, match="has ended 3 times without a response in between: the engine ended") as error:
+    with pytest.raises(EngineFailsError, match="has ended 3 times without a response in between: the engine ended"):
         generated(hopeless)
-    assert not isinstance(error.value, LostError), "the run would be started again"
     assert group.calls.count(("generate",)) == generations
     assert group.calls.count(("restart",)) == hopeless.restarts == generations - 1
+
+
+def test_calls_that_end_with_the_last_engine_start_no_other():
+    hopeless = engines(Hopeless(answers=None), max_restarts=9)
+
+    async def together():
+        calls = [hopeless.generate(REQUESTS, lambda position, completions: None) for _ in range(4)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(together())] == [EngineFailsError] * 4
+    assert hopeless.restarts == 2
 
 
 @pytest.mark.parametrize("allowed", [0, 2])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.contracts.reward_managers import RewardResult
-from corerl.errors import DeadlineError, EngineDeadError, NonFiniteError, RunError
+from corerl.errors import DeadlineError, EngineDeadError, EngineFailsError, NonFiniteError, RunError
 from streams import Engine, Reward, tokens
 
 
@@ -112,7 +112,7 @@ def test_as_many_failed_groups_as_a_step_trains_end_the_run(stream, max_stalenes
         made.take(1)
 
 
-@pytest.mark.parametrize("error", [EngineDeadError, NonFiniteError])
+@pytest.mark.parametrize("error", [EngineDeadError, EngineFailsError, NonFiniteError])
 def test_an_engine_that_is_lost_for_good_ends_the_run_at_once(stream, error):
     class Broken(Engine):
         async def generate(self, requests, on_finished):
