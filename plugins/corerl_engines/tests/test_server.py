@@ -1,16 +1,19 @@
 """The engine's side of the socket, with an engine in this process that notes what is asked of it."""
 
 import asyncio
+import gc
 import itertools
 import socket
+import sys
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl_engines import messages
 from corerl_engines.remote import frames
 from corerl_engines.remote.sample import Sample
-from corerl_engines.remote.server import REPORT_SECONDS, Server
+from corerl_engines.remote.server import REPORT_SECONDS, Server, serve
 
 SECONDS = 30
 
@@ -274,3 +277,26 @@ def test_the_load_is_reported_during_generation_whenever_it_is_another() -> None
         await client.answer(generating)
 
     with_server(work)
+
+
+def test_modules_are_not_walked_through_while_an_engine_serves(monkeypatch):
+    done: list[str] = []
+
+    async def start(settings: dict[str, Any]) -> Noting:
+        done.append("start")
+        return Noting()
+
+    async def served() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        serving = asyncio.create_task(serve(theirs, {"adaptor": "made_up_adaptor", "loaded": True}))
+        with ours:
+            await asyncio.wait_for(asyncio.get_running_loop().sock_recv(ours, 1), SECONDS)
+            serving.cancel()
+            await asyncio.wait([serving])
+
+    monkeypatch.setitem(sys.modules, "made_up_adaptor", SimpleNamespace(start=start))
+    for name in ("collect", "freeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: done.append(name))
+    asyncio.run(served())
+    assert done == ["start", "collect", "freeze"]

@@ -1,6 +1,7 @@
 """The process of a worker."""
 
 import faulthandler
+import gc
 import os
 import re
 import signal
@@ -138,6 +139,8 @@ class WorkerHost:
                 self.worker.started()
             self.mailbox = Mailbox(self.worker, Failure.of)
             _carry_tensors()
+            gc.collect()
+            gc.freeze()  # modules and models live as long as the process, and take long to walk through
             if isinstance(self.worker, PlacedWorker):
                 return self.worker.place()
         except Exception as error:

@@ -1,6 +1,7 @@
 """An engine behind a socket: each message is an operation, each answer carries its number."""
 
 import asyncio
+import gc
 import importlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -146,6 +147,8 @@ class Engine(Protocol):
 async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     """Start the engine and serve until the other side has closed the connection or the engine is dead."""
     engine: Engine = await importlib.import_module(settings["adaptor"]).start(settings)
+    gc.collect()
+    gc.freeze()  # modules live as long as the engine; walking through them would halt responses for 0.5 s now and then
     connection.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=connection)
     facts = {"vocabulary": engine.vocabulary, "devices": engine.devices, "parts": len(engine.parts)}
