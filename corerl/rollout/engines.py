@@ -39,7 +39,7 @@ class Engines:
         self._runtime, self._actor, self._rollout, self._max_restarts = runtime, actor, rollout, max_restarts
         self._version = 0
         self._in_vain = 0
-        """deaths in generation since the last response, each of engines that had all been started again"""
+        """times that generation has found no living engine since the last response"""
         self._closed = False
         self.restarts = 0
         self.lost: set[tuple[str, int]] = set()
