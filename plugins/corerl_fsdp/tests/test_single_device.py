@@ -17,11 +17,12 @@ from corerl_torch.supervised import SupervisedObjective
 ONE_PIECE = MicroBatching(max_sequences=100)
 
 
-def strategy(model_dir, micro_batching=ONE_PIECE, optim=None, **changes):
+def strategy(model_dir, micro_batching=ONE_PIECE, optim=None, options=None, **changes):
     model = ModelConfig(path=str(model_dir), load_format="dummy", **changes.pop("model", {}))
     optim = optim or OptimConfig(lr=1e-2, weight_decay=0.1)
     return SingleDeviceStrategy(
-        StrategySpec(model=model, device="cpu", micro_batching=micro_batching, optim=optim, total_steps=10, **changes)
+        StrategySpec(model=model, device="cpu", micro_batching=micro_batching, optim=optim, total_steps=10, **changes),
+        options,
     )
 
 
@@ -105,6 +106,39 @@ def gradient(one, experience):
     one._step = record
     one.update(experience, SupervisedObjective())
     return seen
+
+
+def layer_passes(one):
+    """The passes of each layer in an update, and the gradient."""
+    passes = [0] * len(one.model.model.layers)
+    for number, layer in enumerate(one.model.model.layers):
+
+        def count(*_, number=number):
+            passes[number] += 1
+
+        layer.mlp.register_forward_pre_hook(count)
+    return passes, gradient(one, batch())
+
+
+@pytest.mark.parametrize(
+    ("recompute", "everything", "expected"),
+    [
+        (None, False, [1, 1]),
+        (None, True, [2, 2]),
+        (0, True, [1, 1]),
+        (1, False, [2, 1]),
+        (2, False, [2, 2]),
+        (9, True, [2, 2]),
+    ],
+)
+def test_the_first_layers_are_recomputed_and_the_gradient_is_the_same(model_dir, recompute, everything, expected):
+    _, plain = layer_passes(strategy(model_dir))
+    options = TorchOptions(recompute_layers=recompute)
+    one = strategy(model_dir, model={"enable_gradient_checkpointing": everything}, options=options)
+    passes, recomputed = layer_passes(one)
+    assert passes == expected
+    for name, true in plain.items():
+        assert torch.equal(recomputed[name], true), name
 
 
 @pytest.mark.parametrize("micro_batching", [MicroBatching(max_sequences=1), MicroBatching(max_tokens=24)])

@@ -25,7 +25,7 @@ class TrainingShare:
         sequence: ranks that divide the tokens of what tensor parallelism leaves whole.
         context: ranks that divide the tokens of a row.
         whole_keys: those of them that divide no heads: in attention each has the keys and values of all.
-        checkpointing: layers keep their input alone.
+        recomputed: share of the layers that keep their input alone.
         offloads: activations of one layer at a time are on the device.
         logit_positions: positions whose logits exist at a time; None: all of a micro-batch.
         bytes_per_logit: of all their copies.
@@ -40,7 +40,7 @@ class TrainingShare:
     sequence: int = 1
     context: int = 1
     whole_keys: int = 1
-    checkpointing: bool = False
+    recomputed: float = 0.0
     offloads: bool = False
     logit_positions: int | None = None
     bytes_per_logit: float = 12.0
@@ -167,7 +167,7 @@ def whole(size: ModelSize, model: ModelConfig, *, updated: bool) -> TrainingShar
         gradients=4 * trained,
         optimizer=8 * trained,
         at_rest=stored + 8 * trained,
-        checkpointing=model.enable_gradient_checkpointing,
+        recomputed=float(model.enable_gradient_checkpointing),
     )
 
 

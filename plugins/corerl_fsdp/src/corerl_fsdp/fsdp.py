@@ -77,8 +77,7 @@ class FsdpStrategy:
         if spec.optim is None:
             self.token_model.requires_grad_(False)
         else:
-            if spec.model.enable_gradient_checkpointing:
-                recompute_activations(self.model)
+            recompute_activations(self.model, self.options, spec.model)
             if self.options.ema_decay is not None and spec.head == "lm":
                 self.average = Average(self.model, self.options.ema_decay)
             self.optimizer = build_optimizer(self.model, spec.optim)

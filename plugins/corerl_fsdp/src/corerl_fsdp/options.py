@@ -32,6 +32,12 @@ class TorchOptions(LoadsParts):
         "compute common prefixes of packed rows once, such as a group's prompt; null: if the model and its attention "
         "can, and no ranks share rows",
     )
+    recompute_layers: int | None = option(
+        None,
+        "layers, from the first, whose activations the backward pass computes again: as many as the memory needs; "
+        "null: all with model.enable_gradient_checkpointing, else none",
+        ge=0,
+    )
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )
@@ -84,10 +90,17 @@ class TorchOptions(LoadsParts):
             undivided,
             weights=undivided.weights + average,
             at_rest=undivided.at_rest + average,
+            recomputed=self.recomputed(size.layers, model) / size.layers,
             logit_positions=self.logits_chunk_size,
             offloads=self.activation_offload,
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
+
+    def recomputed(self, layers: int, model: ModelConfig) -> int:
+        """The number of layers, of so many, whose activations are computed again."""
+        if self.recompute_layers is None:
+            return layers if model.enable_gradient_checkpointing else 0
+        return min(self.recompute_layers, layers)
 
     def check(self, key: str, config: TrainConfig) -> None:
         """Raise ConfigError for ``fp8`` without kernels on this machine, and for options that exclude each other."""

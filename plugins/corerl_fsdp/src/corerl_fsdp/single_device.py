@@ -92,8 +92,7 @@ class SingleDeviceStrategy:
             return
         if options.ema_decay is not None and spec.head == "lm":
             self.average = Average(self.model, options.ema_decay)
-        if spec.model.enable_gradient_checkpointing:
-            recompute_activations(self.model)
+        recompute_activations(self.model, options, spec.model)
         self.optimizer = build_optimizer(self.model, spec.optim)
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
         if (begins := contents.initial(options, contents.role_of(spec.head))) is not None:

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.contracts.config import ModelConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_columns import moved
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.models import compute_dtype
+from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.tensor_parallel import TensorGroup
 from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
@@ -304,8 +306,23 @@ def stored(model: Any) -> Iterator[tuple[str, Tensor]]:
         yield from saved_buffers(model)
 
 
-def recompute_activations(model: Any) -> None:
-    """Gradient checkpointing: a layer keeps only its input, and the backward pass runs the layer again."""
+def recompute_activations(model: Any, options: TorchOptions, config: ModelConfig) -> None:
+    """Gradient checkpointing: a layer keeps only its input, and the backward pass runs the layer again.
+
+    Of a model with a tower of images, the first layers are those of the tower.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    recomputed = options.recomputed(len(layers), config)
+    if not recomputed:
+        return
+    _recompute_all(model)
+    for layer in layers[recomputed:]:
+        layer.gradient_checkpointing = False
+
+
+def _recompute_all(model: Any) -> None:
     options = {"use_reentrant": False}
     if hasattr(model, "activation_checkpointing_enable"):  # transformers 5.23
         model.activation_checkpointing_enable(options)

@@ -95,6 +95,6 @@ class MegatronOptions(LoadsParts):
             tensor=tensor,
             sequence=tensor if self.sequence_parallel else 1,
             context=self.context_parallel_size,
-            checkpointing=full,
+            recomputed=float(full),
             logit_positions=self.logits_chunk_size,
         )

@@ -220,8 +220,8 @@ class TrainingCost:
         flops = 2 * (layers * tokens + output * outputs)
         flops += 2 * size.layers * size.heads * size.head_size * squares  # two products, half of them masked
         times, passes = (3.0, training.update_passes) if is_update else (1.0, training.forward_passes)
-        if is_update and trainers.checkpointing:
-            times, passes = times + 1, passes + training.forward_passes
+        if is_update:
+            times, passes = times + trainers.recomputed, passes + trainers.recomputed * training.forward_passes
         width = 10 * size.hidden + 3 * size.intermediate
         moved = size.bytes * size.layers * width * tokens + BYTES_PER_LOGIT * size.vocabulary * outputs
         seconds = times * flops / (gpu.matrix_tflops * 1e12)

@@ -21,7 +21,8 @@ class Trainers:
         tensor, pipeline, pieces, context: ranks that share matrices; stages of layers; pieces of a stage; ranks that
             share tokens.
         gathers: weights are gathered layer by layer (``fsdp``); otherwise each rank has its own.
-        compiled, checkpointing, shares_prefixes: as the options say.
+        compiled, shares_prefixes: as the options say.
+        recomputed: share of the layers whose activations are computed again.
     """
 
     ranks: int
@@ -31,7 +32,7 @@ class Trainers:
     context: int = 1
     gathers: bool = False
     compiled: bool = False
-    checkpointing: bool = False
+    recomputed: float = 0.0
     shares_prefixes: bool = False
     packed: bool = True
 
@@ -132,7 +133,7 @@ def job_of(config: TrainConfig, parts: Parts, sizes: Mapping[str, ModelSize], ta
         context=share.context,
         gathers=name == "fsdp",
         compiled=strategy.get("compile", name == "megatron"),
-        checkpointing=share.checkpointing,
+        recomputed=share.recomputed,
         shares_prefixes=config.rollout.n > 1
         and strategy.get("use_remove_padding", False)
         and strategy.get("share_prefixes", False) is not False

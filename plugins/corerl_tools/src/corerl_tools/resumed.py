@@ -59,6 +59,7 @@ FREE = (
     "*.strategy.offload_policy",
     "*.strategy.*_offload",
     "*.strategy.save_optimizer",
+    "*.strategy.recompute_layers",
     "*.strategy.initial_checkpoint",
 )
 """keys that may change: length of a run, its files, its machines, the sizes of its calls"""

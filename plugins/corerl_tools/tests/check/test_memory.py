@@ -104,15 +104,27 @@ def test_eager_attention_keeps_its_scores_and_checkpointing_little(size: ModelSi
     share, tokens = whole(size, model, updated=True), Tokens(1000, 500, 500)
     eager = activations(dataclasses.replace(size, stores_scores=True), tokens, share)
     assert eager - activations(size, tokens, share) == 1000 * 500 * 12 * 6
-    everything = activations(size, tokens, dataclasses.replace(share, checkpointing=False))
+    everything = activations(size, tokens, dataclasses.replace(share, recomputed=0.0))
     assert activations(size, tokens, share) == everything / 28 + 28 * 1000 * 1536 * 2
+
+
+def test_recomputed_layers_keep_their_input(size: ModelSize, model: ModelConfig) -> None:
+    plain, tokens = dataclasses.replace(model, enable_gradient_checkpointing=False), Tokens(1000, 500, 500)
+
+    def kept(layers: int | None) -> float:
+        return activations(size, tokens, FsdpOptions(recompute_layers=layers).share(size, 1, plain, updated=True))
+
+    a_layer = kept(None) / 28
+    assert kept(0) == kept(None)
+    assert kept(7) == pytest.approx(22 * a_layer + 7 * 1000 * 1536 * 2)
+    assert kept(28) == kept(99) == pytest.approx(a_layer + 28 * 1000 * 1536 * 2)
 
 
 def test_context_parallel_ranks_keep_the_keys_of_all(size: ModelSize, model: ModelConfig) -> None:
     """By hand: 2 x 2 heads of 128 numbers a token in bf16, and float32 sums and gradients of one layer's."""
     tokens = Tokens(8000, 4000, 8000)
     by_heads, by_context = (
-        dataclasses.replace(options.share(size, 8, model, updated=True), checkpointing=False)
+        dataclasses.replace(options.share(size, 8, model, updated=True), recomputed=0.0)
         for options in (FsdpOptions(ulysses_sequence_parallel_size=4), FsdpOptions(context_parallel_size=4))
     )
     assert by_context.context == by_heads.context == 4

@@ -92,7 +92,7 @@ def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
     key and value heads have their own number. Fused attention keeps no scores, so the term 5 a s / h is added for
     ``eager`` only. Context parallelism gathers the keys and values of its ranks, and sums their gradients in float32.
     Tensor parallelism divides the tensors of attention and MLP, sequence parallelism all others
-    (equations 2 and 4). With checkpointing every layer keeps its input, and one layer keeps all tensors (section 5).
+    (equations 2 and 4). A recomputed layer keeps its input, and one at a time keeps all tensors (section 5).
     """
     tokens_here = tokens.all / share.context
     width = (size.heads + 2 * size.key_value_heads) * size.head_size
@@ -107,9 +107,10 @@ def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
         layer += tokens_here * tokens.row * size.heads * (size.bytes + 4) / share.tensor
     if share.offloads:
         return 2 * layer + summed
-    if not share.checkpointing:
+    if not share.recomputed:
         return size.layers * layer + summed
-    return size.layers * tokens_here * size.bytes * size.hidden / share.sequence + layer + summed
+    inputs = share.recomputed * size.layers * tokens_here * size.bytes * size.hidden / share.sequence
+    return inputs + (1 - share.recomputed) * size.layers * layer + layer + summed
 
 
 def logits(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
