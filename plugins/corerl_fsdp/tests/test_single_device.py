@@ -12,6 +12,7 @@ from corerl.errors import ModelError, NonFiniteError
 from corerl.objective import loss_weights
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_fsdp.token_model import recompute_activations
 from corerl_torch.supervised import SupervisedObjective
 
 ONE_PIECE = MicroBatching(max_sequences=100)
@@ -139,6 +140,25 @@ def test_the_first_layers_are_recomputed_and_the_gradient_is_the_same(model_dir,
     assert passes == expected
     for name, true in plain.items():
         assert torch.equal(recomputed[name], true), name
+
+
+class OfOldCode(torch.nn.Linear):
+    """A model whose layers are not those of transformers: it recomputes all or none."""
+
+    asked = None
+
+    def gradient_checkpointing_enable(self, options):
+        self.asked = options
+
+
+def test_a_model_of_old_code_recomputes_all_layers_or_none():
+    old, everything = OfOldCode(1, 1), ModelConfig("none", enable_gradient_checkpointing=True)
+    recompute_activations(old, TorchOptions(), ModelConfig("none"))
+    assert old.asked is None
+    recompute_activations(old, TorchOptions(), everything)
+    assert old.asked == {"use_reentrant": False}
+    with pytest.raises(ModelError, match="OfOldCode has no layers for recompute_layers"):
+        recompute_activations(old, TorchOptions(recompute_layers=1), everything)
 
 
 @pytest.mark.parametrize("micro_batching", [MicroBatching(max_sequences=1), MicroBatching(max_tokens=24)])

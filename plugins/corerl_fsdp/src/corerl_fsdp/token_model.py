@@ -310,15 +310,22 @@ def recompute_activations(model: Any, options: TorchOptions, config: ModelConfig
     """Gradient checkpointing: a layer keeps only its input, and the backward pass runs the layer again.
 
     Of a model with a tower of images, the first layers are those of the tower.
+
+    Raises:
+        ModelError: ``recompute_layers`` is given, and transformers cannot choose among the model's layers.
     """
+    if options.recompute_layers is None:
+        if config.enable_gradient_checkpointing:
+            _recompute_all(model)
+        return
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    recomputed = options.recomputed(len(layers), config)
-    if not recomputed:
-        return
-    _recompute_all(model)
-    for layer in layers[recomputed:]:
+    if not layers:
+        raise ModelError(f"{type(model).__name__} has no layers for recompute_layers: leave it out")
+    if options.recompute_layers:
+        _recompute_all(model)
+    for layer in layers[options.recompute_layers :]:
         layer.gradient_checkpointing = False
 
 
