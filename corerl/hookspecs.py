@@ -190,6 +190,15 @@ def make_batch(
 
 
 @hookspec(firstresult=True)
+def make_early_reference(plan: Any, models: Any, stack: ExitStack) -> Any | None:
+    """Make what reads groups by the reference while others generate (``ref.overlap_parts``), a
+    :class:`corerl.trainer.models.EarlyReference`; None: the reference reads each step after generation.
+
+    The arguments are :class:`corerl.trainer.plan.Plan`, :class:`corerl.trainer.models.Models` and the stack that ends
+    with the run's workers."""
+
+
+@hookspec(firstresult=True)
 def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evaluation | None":
     """Make the evaluation of a run (:mod:`corerl.contracts.evaluations`) on ``plan.val_prompts``.
 

@@ -202,6 +202,12 @@ class RefConfig:
     )
     log_prob_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     log_prob_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
+    overlap_parts: int = option(
+        1,
+        "parts of a step, each of whole groups, that the reference reads one by one, each as soon as its groups are "
+        "complete; 1: after generation",
+        ge=1,
+    )
     max_vocabulary_log_probs_gb: float = option(4.0, "KL type full: largest GiB of a mini-batch's log-probs", gt=0)
 
 

@@ -11,6 +11,7 @@ A group must also be trained in time (:mod:`corerl.rollout.choice`).
 import asyncio
 import dataclasses
 import functools
+import itertools
 import math
 import time
 import weakref
@@ -101,6 +102,8 @@ class Stream:
         finished: groups of a checkpoint, which are not played again unless they do not fit this run.
         vocabulary: of the model; 0: unknown.
         measured: metrics of the requests since its last call.
+        on_finished: called once another group is complete, with those of the next ``data.train_batch_size`` in the
+            order of their numbers; None: open.
     """
 
     def __init__(
@@ -118,8 +121,9 @@ class Stream:
         finished: Sequence[FinishedGroup] = (),
         vocabulary: int = 0,
         measured: Callable[[], Mapping[str, float]] = dict,
+        on_finished: Callable[[Sequence[ScoredRollouts | None]], None] | None = None,
     ) -> None:
-        self._measured = measured
+        self._measured, self._on_finished = measured, on_finished
         self._config, self._player, self._prompts, self._sampler = config, player, prompts, sampler
         self._sampling, self._filter, self._total_steps = sampling, batch_filter, total_steps
         self._greedy = greedy_sampling(sampling) if greedy_baseline else None
@@ -308,6 +312,8 @@ class Stream:
         self._finished += 1
         member.version = min(scored.rollouts.begun_with(), default=self._version)
         member.scored, member.finished, member.ended = scored, self._finished, time.perf_counter()
+        if self._on_finished is not None:
+            self._on_finished([each.scored for each in itertools.islice(self._members.values(), self._size)])
 
     def _leave(self, member: _Member) -> None:
         """A group is trained, or dropped."""

@@ -41,7 +41,7 @@ from corerl.trainer.batch import Batch, make_corrector, make_guard
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.fit import fit
 from corerl.trainer.loop import Trainer
-from corerl.trainer.models import BaseOfPolicy, Models
+from corerl.trainer.models import BaseOfPolicy, EarlyReference, Models
 from corerl.trainer.plan import Plan
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run, new_folder
@@ -146,6 +146,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     scorer, most_tokens = reward if scores else None, config.data.max_response_length
     player = Player(queue, plan.tokenizer, scorer, most_tokens, episodes, scoring)
     stack.callback(player.close)
+    early: EarlyReference | None = hook.make_early_reference(plan=plan, models=models, stack=stack)
     stream = Stream(
         config,
         player,
@@ -159,6 +160,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         finished=finished or (),
         vocabulary=models.shape.vocabulary,
         measured=lambda: {name: value for part in measured for name, value in part().items()},
+        on_finished=early.finished if early is not None else None,
     )
     stack.callback(stream.close)
     stack.callback(engines.close)
@@ -184,6 +186,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         records=records,
         stopping=stopping,
         total_steps=plan.total_steps,
+        early_reference=early,
         workers=workers,
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,

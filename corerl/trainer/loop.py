@@ -13,7 +13,7 @@ from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
 from corerl.trainer.batch import Batch
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.models import Models
+from corerl.trainer.models import EarlyReference, Models
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
 from corerl.trainer.step import Step
@@ -29,6 +29,7 @@ class Trainer:
         batch: the rows of the step, here or in other processes.
         kl_penalty: in the reward; None unless ``algorithm.use_kl_in_reward``.
         evaluation: None without validation prompts.
+        early_reference: reads groups while others generate; None: the reference reads the step after generation.
         workers: role -> workers, for the hook ``around_step``.
         restarts: times that the workers were lost and started again.
         step: the present one; at the start, the last that is done.
@@ -50,6 +51,7 @@ class Trainer:
     records: Records
     stopping: Stopping
     total_steps: int
+    early_reference: EarlyReference | None = None
     workers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     restarts: int = 0
     step: int = 0
@@ -80,7 +82,7 @@ class Trainer:
         for more in hook.time_metrics(
             experience=step.rows,
             seconds=step.seconds,
-            background=step.groups.background,
+            background=step.background,
             shape=self.models.shape,
             passes=self.run.config.actor.ppo_epochs,
         ):
@@ -92,6 +94,7 @@ class Trainer:
         step.groups = self.stream.take(step.number)
         step.hold(self.engines.actor_in_use)
         step.metrics |= step.groups.metrics
+        step.background |= step.groups.background
         with step.part("batch"):
             if self.ending is not None:
                 self.ending.result()
@@ -115,9 +118,12 @@ class Trainer:
                 if "sum_pi_squared" in self.run.parts.adv_estimator.entry.needs:
                     wanted.append("sum_pi_squared")
                 put("actor", self.models.actor.forward(tokens, wanted))
-        if self.models.reference is not None and self.run.parts.needs_ref_log_probs:
+        reference = self.early_reference or self.models.reference
+        if reference is not None and self.run.parts.needs_ref_log_probs:
             with step.part("ref"):
-                put("ref", self.models.reference.forward(tokens, ["log_probs"]))
+                put("ref", reference.forward(tokens, ["log_probs"]))
+            if self.early_reference is not None:
+                step.background["ref"] = self.early_reference.seconds
         if self.models.critic is not None:
             with step.part("values"):
                 put("critic", self.models.critic.forward(tokens, ["values"]))

@@ -1,13 +1,15 @@
 """The models of a run, as the controller sees them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
+from corerl.rollout.scored import ScoredRollouts
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker, TrainedWorker
 
 
@@ -19,6 +21,28 @@ class BaseOfPolicy:
 
     def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         return self.actor.forward_base(batch, wanted)
+
+
+class EarlyReference(Protocol):
+    """A reference that reads the groups of a step while others generate (hook ``make_early_reference``).
+
+    Attributes:
+        seconds: of reading in the step that :meth:`forward` returned last.
+    """
+
+    seconds: float
+
+    def finished(self, groups: Sequence[ScoredRollouts | None]) -> None:
+        """Another group is complete. It returns at once.
+
+        Args:
+            groups: of the step that generates, as far as they are admitted, in the order of training; None: open.
+        """
+        ...
+
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
+        """Wait for the log-probs of all groups; ``batch``: the rows of the step."""
+        ...
 
 
 @dataclass(frozen=True)

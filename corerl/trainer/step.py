@@ -18,6 +18,7 @@ class Step:
         number: 1, 2, …
         metrics: so far.
         begun: calls on the batch whose end nobody has seen.
+        background: by part, the time of threads beside the step.
         part: ``with step.part("adv"):`` counts the time as ``timing_s/adv``.
         abandonable: within ``with step.abandonable():``, a signal ends the step at once.
         groups, rows: the batch, once it is taken.
@@ -35,6 +36,7 @@ class Step:
         self.number = number
         self.metrics: dict[str, float] = {}
         self.begun: list[Future] = []
+        self.background: dict[str, float] = {}
         self.part = Timers()
         self.abandonable = stopping.abandonable
         self._open = ExitStack()

@@ -56,6 +56,22 @@ def test_memory_that_generation_and_training_need_at_once_is_not_handed_over(key
     refused(["trainer.max_staleness=1", f"{key}=true"], f"{key}: cannot be with trainer.max_staleness=1: ")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (["actor.use_kl_loss=false"], "no part of the run reads the reference's log-probs"),
+        (["actor.device=auto"], "set rollout.free_cache_engine=false"),
+        (["trainer.offload_while_generating=true"], "takes the reference from the GPU"),
+        (["trainer.max_staleness=1"], "not known before it begins"),
+        (["trainer.batch_order=first_finished"], "not known before its end"),
+        (["model.lora_rank=2"], "ref.strategy gives it weights of its own"),
+    ],
+)
+def test_a_reference_reads_early_only_what_it_has_memory_weights_and_groups_for(overrides, why, refused):
+    given = ["actor.use_kl_loss=true", "ref.overlap_parts=2", *overrides]
+    refused(given, "ref.overlap_parts: cannot be above 1: ", why)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is in this environment")
 @pytest.mark.parametrize(
     ("overrides", "open_groups"),

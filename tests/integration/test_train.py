@@ -55,6 +55,16 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(train):
     assert numbers(first) != numbers(other)
 
 
+def test_a_reference_that_reads_early_reads_the_same(train):
+    kl = "actor.use_kl_loss=true", "rollout.free_cache_engine=false"
+    at_once, early, again = train("a", *kl), *(train(name, *kl, "ref.overlap_parts=3") for name in "bc")
+    assert numbers(early) == numbers(again)
+    for one, other in zip(numbers(at_once), numbers(early), strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+    timed = [*read_metrics(early / "metrics.jsonl")][-1]
+    assert timed["timing_background_s/ref"] > 0 and timed["timing_s/ref"] >= 0
+
+
 def test_evaluation_does_not_disturb_training(train):
     often, never = (
         train("a", "trainer.test_freq=1"),

@@ -18,7 +18,17 @@ def stream():
     opened = []
 
     def make(
-        engine=None, *, most=None, reward=None, greedy=False, keep=None, state=None, size=2, total_steps=5, **trainer
+        engine=None,
+        *,
+        most=None,
+        reward=None,
+        greedy=False,
+        keep=None,
+        state=None,
+        size=2,
+        total_steps=5,
+        on_finished=None,
+        **trainer,
     ):
         config = TrainConfig(ModelConfig("x"), rollout=RolloutConfig(n=2))
         config.data = DataConfig(train_batch_size=size, max_response_length=6)
@@ -31,7 +41,7 @@ def stream():
         player = Player(RequestQueue((engine or Engine()).generate, most), TOKENIZER, reward or Reward(), 6)
         sampling = SamplingParams(6, n=2, temperature=0.7)
         options = {"batch_filter": keep, "greedy_baseline": greedy, "total_steps": total_steps}
-        options |= {"finished": state.finished if state else (), "vocabulary": 100}
+        options |= {"finished": state.finished if state else (), "vocabulary": 100, "on_finished": on_finished}
         opened.append(Stream(config, player, prompts, sampler, SEEDS, sampling, **options))
         opened[-1].config, opened[-1].prompts = config, prompts
         return opened[-1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from corerl.contracts.adapters import hold_reference
 from corerl.contracts.config import RolloutConfig, TrainConfig
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.parts import Parts
@@ -21,6 +22,7 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     yield from _check_record(config, parts)
     yield from _check_lora(config, parts)
     yield from _check_staleness(config)
+    yield from _check_overlap(config, parts)
     yield from _check_optimizer(config)
     yield from _check_schedule(config)
     yield from bitwise.violations(config, parts)
@@ -206,6 +208,36 @@ def _check_staleness(config: TrainConfig) -> Iterator[RequestError]:
                 key,
                 f"cannot be with trainer.max_staleness={config.trainer.max_staleness}: both work at once",
             )
+
+
+def _check_overlap(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    """The reference reads while others generate: it has its memory, and the controller the groups of one step."""
+    if config.ref.overlap_parts == 1:
+        return
+    rollout, trainer = config.rollout, config.trainer
+    shares_gpu = config.actor.device != "cpu" and not rollout.n_gpus_per_node
+    for wrong, why in (
+        (not parts.needs_ref_log_probs, "no part of the run reads the reference's log-probs of the sampled tokens"),
+        (
+            hold_reference(config, parts.strategy.entry.facts),
+            "the reference is the policy without its adapters, which a restart of an engine needs; ref.strategy gives it "
+            "weights of its own",
+        ),
+        (
+            shares_gpu and rollout.free_cache_engine is not False,
+            "the reference needs memory while the engine has its own: set rollout.free_cache_engine=false and "
+            "rollout.options.gpu_memory_utilization, or give engines GPUs of their own (rollout.n_gpus_per_node)",
+        ),
+        (trainer.offload_while_generating, "trainer.offload_while_generating takes the reference from the GPU"),
+        (trainer.max_staleness > 0, "with trainer.max_staleness the groups of a step are not known before it begins"),
+        (
+            trainer.batch_order == "first_finished",
+            "with trainer.batch_order=first_finished the groups of a step are not known before its end",
+        ),
+        (rollout.num_workers > 0, "with rollout.num_workers the rows are in other processes"),
+    ):
+        if wrong:
+            yield ConfigError("ref.overlap_parts", f"cannot be above 1: {why}")
 
 
 def check_sampling(config: TrainConfig) -> None:

@@ -55,6 +55,7 @@ FREE = (
     "*memory_limit_gb",
     "*_per_gpu",
     "*.max_vocabulary_log_probs_gb",
+    "ref.overlap_parts",
     "*.strategy.load_contents",
     "*.strategy.offload_policy",
     "*.strategy.*_offload",

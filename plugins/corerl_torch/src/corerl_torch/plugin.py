@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corerl.trainer.records import Records
     from corerl.trainer.run import Run
     from corerl.trainer.stopping import Stopping
+    from corerl_torch.early_reference import PartwiseReference
     from corerl_torch.evaluation import Evaluation
     from corerl_torch.kl_penalty import KLPenalty
     from corerl_torch.optimizers.contract import OptimizerFactory
@@ -192,6 +193,15 @@ def make_annotator(plan: "Plan", models: "Models") -> "ReferenceLogProbs | None"
     from corerl_torch.vocabulary import reference_log_probs
 
     return reference_log_probs(plan, models)
+
+
+@hookimpl(trylast=True)
+def make_early_reference(plan: "Plan", models: "Models", stack: ExitStack) -> "PartwiseReference | None":
+    if plan.config.ref.overlap_parts == 1:
+        return None
+    from corerl_torch.early_reference import make_early_reference
+
+    return make_early_reference(plan, models, stack)
 
 
 @hookimpl(trylast=True)
