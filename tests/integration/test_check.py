@@ -238,6 +238,19 @@ def test_an_engine_has_the_gpus_of_one_machine_or_all_gpus_of_several(check):
     assert error.endswith("an engine has GPUs of one machine, or all GPUs of several: 1, 3 would")
 
 
+@pytest.mark.parametrize(("is_set", "is_there"), [(True, False), (True, True), (False, False)])
+def test_packages_that_each_process_would_compile_are_named(is_set, is_there, check, tmp_path, monkeypatch):
+    compiled = tmp_path / "compiled.pyc"
+    if is_there:
+        compiled.touch()
+    monkeypatch.setattr("sys.dont_write_bytecode", is_set)
+    monkeypatch.setattr("importlib.util.cache_from_source", lambda source: str(compiled))
+    found = [each for each in check()[1]["findings"] if each["problem"] == "no bytecode"]
+    assert bool(found) == (is_set and not is_there)
+    if found:
+        assert "torch and transformers" in found[0]["sentence"] and "compileall" in found[0]["remedy"]
+
+
 def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "s3cret-of-mine")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")

@@ -220,8 +220,8 @@ def _check_overlap(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
         (not parts.needs_ref_log_probs, "no part of the run reads the reference's log-probs of the sampled tokens"),
         (
             hold_reference(config, parts.strategy.entry.facts),
-            "the reference is the policy without its adapters, which a restart of an engine needs; ref.strategy gives it "
-            "weights of its own",
+            "the reference is the policy without its adapters, which an engine that starts again needs; ref.strategy "
+            "gives it weights of its own",
         ),
         (
             shares_gpu and rollout.free_cache_engine is not False,

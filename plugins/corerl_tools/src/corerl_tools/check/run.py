@@ -73,6 +73,8 @@ def check(
 
     machine = planned or detect()
     report.findings += _device(config, machine)
+    if not machine.planned:
+        report.findings += _bytecode()
     if looked.parts is not None:
         report.findings += installed.look(config, looked.parts, machine, trust=trust)
         report.findings += _checkpoint(config, looked.parts, looked.plugins)
@@ -133,6 +135,23 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
             resolve_device(config.actor.device)
         except RequestError as error:
             yield from_error(error, "actor.device")
+
+
+def _bytecode() -> Iterator[Finding]:
+    """A finding for packages that every process compiles when it imports them."""
+    if not sys.dont_write_bytecode:
+        return
+    specs = {name: importlib.util.find_spec(name) for name in ("torch", "transformers", "vllm", "sglang")}
+    found = [name for name, spec in specs.items() if spec and spec.origin and not _is_compiled(spec.origin)]
+    if found:
+        sentence = (
+            f"PYTHONDONTWRITEBYTECODE is set, and {' and '.join(found)} have no bytecode: each process compiles them"
+        )
+        yield finding("warning", "", sentence)
+
+
+def _is_compiled(source: str) -> bool:
+    return Path(importlib.util.cache_from_source(source)).exists()
 
 
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
