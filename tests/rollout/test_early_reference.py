@@ -1,14 +1,19 @@
 """Groups that the reference reads while others generate: the same rows in the same parts, whatever the order."""
 
 import asyncio
+import dataclasses
+import itertools
 import random
 import threading
 
 import pytest
 import torch
 
+from corerl.batch.rollouts import Branch, Episode
+from corerl.contracts.rollout_backends import Completion
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
+from corerl.rollout.scored import ScoredRollouts
 from corerl_torch.early_reference import PartwiseReference
 from streams import Engine
 
@@ -17,7 +22,7 @@ class Reference:
     """The log-prob of a token is minus its id, and minus a hundredth of the rows beside it: parts are told apart."""
 
     def __init__(self):
-        self.read, self.open, self.fails = [], threading.Event(), False
+        self.read, self.rows, self.open, self.fails = [], [], threading.Event(), False
         self.open.set()
 
     def forward(self, batch, wanted):
@@ -28,6 +33,7 @@ class Reference:
         real = torch.arange(batch.response_mask.shape[1]) < batch.response_lengths[:, None]
         prompts = batch.input_ids.gather(1, batch.prompt_lengths[:, None] - 1).squeeze(1)
         self.read.append(prompts.unique().tolist())
+        self.rows.append(len(batch))
         steps = torch.arange(real.shape[1])
         tokens = batch.input_ids.gather(
             1, (batch.prompt_lengths[:, None] + steps).clamp(max=len(batch.input_ids[0]) - 1)
@@ -134,3 +140,32 @@ def test_the_end_of_a_run_waits_for_the_part_that_is_read_and_reads_no_other(str
     reference.open.set()
     ending.join(10)
     assert not ending.is_alive() and len(reference.read) == 1
+
+
+def test_branches_of_episodes_have_the_log_probs_of_their_own_tokens(scored_rollouts, early):
+    """Rows of branches are behind those of all responses of the step, and in a part behind those of the part."""
+
+    def group(first, branches):
+        scored = scored_rollouts([0.5, 1.0], n=2, lengths=[3, 1])
+        token = itertools.count(first)
+        own = [
+            Branch((1, 9), Completion([next(token), next(token)], [-0.5, -0.5], "stop", 0), [True, True], [1, 1])
+            for _ in range(branches)
+        ]
+        episodes = [Episode([True] * 3, turn_ids=[0, 0, 0], branches=own), Episode([True], turn_ids=[0])]
+        completions = [
+            dataclasses.replace(each, token_ids=[next(token) for _ in each.token_ids])
+            for each in scored.rollouts.completions
+        ]
+        rollouts = dataclasses.replace(scored.rollouts, completions=completions, episodes=episodes)
+        return dataclasses.replace(scored, rollouts=rollouts)
+
+    groups = [group(10, 1), group(30, 0), group(50, 3), group(70, 2)]
+    reading = early(4, 2)
+    reading.finished([None, *groups[1:]])
+    reading.finished(groups)
+    batch = ScoredRollouts.join(groups).experience()
+    found = reading.forward(batch.tokens(), ["log_probs"]).log_probs
+    assert sorted(reading.reference.rows) == [5, 9]
+    whole = Reference().forward(batch.tokens(), ["log_probs"]).log_probs
+    assert len(batch) == 14 and found.round().tolist() == whole.round().tolist()
