@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.experience import Experience, collate
@@ -66,6 +67,19 @@ def test_a_step_of_grpo_changes_the_tower_unless_it_is_frozen(folder: Path, froz
     useless = WITHOUT_GRADIENT[""] + WITHOUT_GRADIENT.get(folder.name, ())
     assert same >= before.keys() - trained
     assert {name for name in same & trained if not name.endswith(useless)} == set()
+
+
+@pytest.mark.parametrize("recompute", [0, 1])
+def test_recomputed_layers_are_counted_in_the_language_model(folder: Path, recompute: int) -> None:
+    strategy = SingleDeviceStrategy(spec(folder), TorchOptions(recompute_layers=recompute))
+    layers = {
+        name: module.gradient_checkpointing
+        for name, module in strategy.model.named_modules()
+        if isinstance(module, GradientCheckpointingLayer)
+    }
+    assert any(map(in_tower, layers)) and sum(not in_tower(name) for name in layers) > 1
+    assert {layers[name] for name in layers if in_tower(name)} == {bool(recompute)}
+    assert [each for name, each in layers.items() if not in_tower(name)].count(True) == recompute
 
 
 def test_an_update_of_weights_arrives_in_the_engine(folder: Path) -> None:

@@ -28,7 +28,7 @@ from corerl_torch.experts.balance import LoadBalance
 from corerl_torch.experts.grouped import expert_modules
 from corerl_torch.families.packing import Packing
 from corerl_torch.kept_tokens import kept_mask
-from corerl_torch.media import ImageInputs, images_of_rows, reads_images, row_images, sees_later_tokens
+from corerl_torch.media import ImageInputs, images_of_rows, in_tower, reads_images, row_images, sees_later_tokens
 from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.output_layer import body_of, logits_of
 from corerl_torch.routers import Replay
@@ -309,7 +309,8 @@ def stored(model: Any) -> Iterator[tuple[str, Tensor]]:
 def recompute_activations(model: Any, options: TorchOptions, config: ModelConfig) -> None:
     """Gradient checkpointing: a layer keeps only its input, and the backward pass runs the layer again.
 
-    Of a model with a tower of images, the first layers are those of the tower.
+    ``recompute_layers`` counts the layers of the language model; a tower of images recomputes all of its layers, unless
+    the number is 0.
 
     Raises:
         ModelError: ``recompute_layers`` is given, and transformers cannot choose among the model's layers.
@@ -320,7 +321,11 @@ def recompute_activations(model: Any, options: TorchOptions, config: ModelConfig
         return
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, GradientCheckpointingLayer) and not in_tower(name)
+    ]
     if not layers:
         raise ModelError(f"{type(model).__name__} has no layers for recompute_layers: leave it out")
     if options.recompute_layers:
