@@ -115,6 +115,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "the step with its evaluation and checkpoint: the sum of all other `timing_s` within 1%",
         ),
         Metric(
+            "timing_background_s/ref",
+            "s",
+            "with `ref.overlap_parts`: reading by the reference; `timing_s/ref` is the time that the step waits for it",
+        ),
+        Metric(
             "timing_background_s/{gen,reward}",
             "s",
             "with `trainer.max_staleness`: from the admission of the first group of this step to its last response, "

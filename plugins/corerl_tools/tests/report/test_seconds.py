@@ -52,6 +52,11 @@ def test_the_peak_of_parts_follows_from_the_update_and_the_devices(settings, exp
     assert at_peak([step(2), step(3)], settings) == pytest.approx(expected)
 
 
+def test_a_reference_that_reads_during_generation_has_no_peak_of_its_own():
+    early = step(2, **{"timing_background_s/ref": 1.5, "timing_s/ref": 0.2})
+    assert at_peak([early], {}) == pytest.approx({"update_actor": 3.0, "gen": 0.75})
+
+
 def test_parts_that_some_steps_lack_are_means_over_all_steps_and_numbers_that_are_none_are_left_out():
     evaluated = step(3, **{"timing_s/step": 14.0, "timing_s/old_log_prob": 2.0, "perf/mfu/actor": float("nan")})
     line, peak = seconds_lines([SLOW, step(2), evaluated], {})

@@ -51,7 +51,8 @@ def at_peak(steps: Sequence[Record], settings: Mapping[str, str]) -> dict[str, f
 
     A forward pass has a third of an update's operations, of an epoch each. Generation has those of the response tokens
     alone, on its own devices if there are such; reading weights and keys and values, which takes time beside them, is
-    not counted. A reference model of its own (``ref.path``) is not counted either.
+    not counted. A reference model of its own (``ref.path``) is not counted either, nor one that reads during generation
+    (``ref.overlap_parts``).
     """
     update = [record["perf/mfu/actor"] * record.get("timing_s/update_actor", 0.0) for record in steps if _has(record)]
     if not update:
@@ -59,9 +60,8 @@ def at_peak(steps: Sequence[Record], settings: Mapping[str, str]) -> dict[str, f
     found = {"update_actor": sum(update) / len(update)}
     forward = found["update_actor"] / 3 / max(1, _number(settings, "actor.ppo_epochs", 1))
     timed = {name for record in steps for name in record}
-    for name in FORWARD:
-        if f"timing_s/{name}" in timed and not (name == "ref" and settings.get("ref.path", "null") != "null"):
-            found[name] = forward
+    is_alike = settings.get("ref.path", "null") == "null" and "timing_background_s/ref" not in timed
+    found |= {name: forward for name in FORWARD if f"timing_s/{name}" in timed and (name != "ref" or is_alike)}
     prompt, response = (_mean(steps, f"{name}_length/mean") for name in ("prompt", "response"))
     if "timing_s/gen" in timed and response > 0:
         own = _number(settings, "rollout.nnodes", 1) * _number(settings, "rollout.n_gpus_per_node", 0)
