@@ -7,9 +7,9 @@ training. The order in which responses come decides when a part is read, and not
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,10 +17,6 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.rollout.scored import ScoredRollouts
-
-if TYPE_CHECKING:
-    from corerl.trainer.models import Models
-    from corerl.trainer.plan import Plan
 
 ENDING = 90.0
 """seconds in which a part that is read ends when the run does"""
@@ -81,12 +77,12 @@ class PartwiseReference:
         Raises:
             RunError: of the model.
         """
-        readings, self._readings = self._readings, {}
         log_probs = torch.zeros(batch.response_mask.shape)
         for part, (first, last) in enumerate(self._cuts):
-            read = readings[part].log_probs.result()  # the forward pass of a runtime's workers has a deadline
+            read = self._readings[part].log_probs.result()  # the forward pass of a runtime's workers has a deadline
             rows = (batch.group_ids >= first) & (batch.group_ids < last)
             log_probs[rows, : read.shape[1]] = read
+        self._readings.clear()
         self.seconds, self._read_seconds = self._read_seconds, 0.0
         return TokenOutputs(log_probs=log_probs)
 
@@ -105,13 +101,3 @@ class PartwiseReference:
         assert log_probs is not None
         self._read_seconds += time.perf_counter() - start
         return log_probs
-
-
-def make_early_reference(plan: "Plan", models: "Models", stack: ExitStack) -> PartwiseReference | None:
-    """That of a run with ``ref.overlap_parts`` above 1."""
-    config = plan.config
-    if config.ref.overlap_parts == 1 or models.reference is None:
-        return None
-    early = PartwiseReference(models.reference, config.data.train_batch_size, config.ref.overlap_parts)
-    stack.callback(early.close)
-    return early

@@ -197,11 +197,14 @@ def make_annotator(plan: "Plan", models: "Models") -> "ReferenceLogProbs | None"
 
 @hookimpl(trylast=True)
 def make_early_reference(plan: "Plan", models: "Models", stack: ExitStack) -> "PartwiseReference | None":
-    if plan.config.ref.overlap_parts == 1:
+    parts = plan.config.ref.overlap_parts
+    if parts == 1 or models.reference is None:
         return None
-    from corerl_torch.early_reference import make_early_reference
+    from corerl_torch.early_reference import PartwiseReference
 
-    return make_early_reference(plan, models, stack)
+    early = PartwiseReference(models.reference, plan.config.data.train_batch_size, parts)
+    stack.callback(early.close)
+    return early
 
 
 @hookimpl(trylast=True)
