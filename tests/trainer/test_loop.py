@@ -280,10 +280,22 @@ def test_all_calls_on_the_batch_between_two_models_begin_before_the_first_wait(t
     assert len(made.models.actor.updated) == len(made.models.critic.updated) == 4
     made.report(step)
     assert calls[2:] == ["end begins"]
-    taken = SimpleNamespace(scored=scored, metrics={})
-    made.stream.take = lambda number: taken
+    made.stream.take = lambda number: StepGroups(scored, {}, {})
     made.take_groups(step)
     assert calls[3:] == ["wait for end", "take begins", "wait for take"]
+
+
+def test_a_reference_that_reads_early_is_asked_in_place_of_the_reference_and_its_time_is_beside_the_step(
+    trainer, batch
+):
+    made = trainer(reference=True)
+    scored, _ = batch()
+    made.early_reference = SimpleNamespace(forward=made.models.actor.forward, seconds=4.0)
+    made.stream.take = lambda step: StepGroups(scored, {}, {"gen": 2.0})
+    metrics = made.train_step()
+    assert "reference.forward" not in made.calls and made.calls.count("actor.forward") == 2
+    assert metrics["timing_background_s/ref"] == 4.0 and metrics["timing_s/ref"] < 1.0
+    assert made.models.actor.updated[0].ref_log_probs is not None
 
 
 def test_the_critic_trains_on_the_rows_before_they_are_corrected(trainer, batch):
