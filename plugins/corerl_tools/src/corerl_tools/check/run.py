@@ -144,10 +144,8 @@ def _bytecode() -> Iterator[Finding]:
     specs = {name: importlib.util.find_spec(name) for name in ("torch", "transformers", "vllm", "sglang")}
     found = [name for name, spec in specs.items() if spec and spec.origin and not _is_compiled(spec.origin)]
     if found:
-        sentence = (
-            f"PYTHONDONTWRITEBYTECODE is set, and {' and '.join(found)} have no bytecode: each process compiles them"
-        )
-        yield finding("warning", "", sentence)
+        sentence = "PYTHONDONTWRITEBYTECODE is set, and each process compiles the modules that it imports"
+        yield finding("warning", "", f"{sentence}: there is no bytecode of {' and '.join(found)}")
 
 
 def _is_compiled(source: str) -> bool:
