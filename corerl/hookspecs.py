@@ -191,8 +191,8 @@ def make_batch(
 
 @hookspec(firstresult=True)
 def make_early_reference(plan: Any, models: Any, stack: ExitStack) -> Any | None:
-    """Make what reads groups by the reference while others generate (``ref.overlap_parts``), a
-    :class:`corerl.trainer.models.EarlyReference`; None: the reference reads each step after generation.
+    """Make the :class:`corerl.trainer.models.EarlyReference`, which reads groups while others generate
+    (``ref.overlap_parts``); None: the reference reads each step after generation.
 
     The arguments are :class:`corerl.trainer.plan.Plan`, :class:`corerl.trainer.models.Models` and the stack that ends
     with the run's workers."""

@@ -102,8 +102,8 @@ class Stream:
         finished: groups of a checkpoint, which are not played again unless they do not fit this run.
         vocabulary: of the model; 0: unknown.
         measured: metrics of the requests since its last call.
-        on_finished: called once another group is complete, with those of the next ``data.train_batch_size`` in the
-            order of their numbers; None: open.
+        on_finished: called once another group is complete, with the next ``data.train_batch_size`` groups in the order
+            of their numbers; None stands for an open group.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Log-probs of the reference for parts of a step, each as soon as its groups are complete.
 
 The parts are fixed: part p of P has the groups from ⌊p · G / P⌋ to ⌊(p + 1) · G / P⌋ of the step's G, in the order of
-training. The order in which responses come decides when a part is read, and not its rows, so it does not change a bit.
+training. The order of responses decides the moment in which a part is read, and not its rows, so it changes no bit.
 """
 
 import time
