@@ -14,6 +14,7 @@
     └── RunError                the run failed; exit code 1
         ├── RefusedError        a request to a model that no model answers: the agent may go on
         │   └── TooLongError        it is longer than a conversation may be
+        ├── ExitError           code of others raised SystemExit, KeyboardInterrupt or CancelledError
         ├── MissingInputError   a part needs what the run does not compute
         ├── DeadlineError       something did not answer in its time
         ├── SaveError           a checkpoint could not be written
@@ -86,6 +87,10 @@ class TooLongError(RefusedError):
     """A request has more tokens than a conversation may have."""
 
 
+class ExitError(RunError):
+    """``… raised SystemExit``: code of others raised an error that would end a process, an event loop or a task."""
+
+
 class MissingInputError(RunError):
     """A part needs what the run does not compute, because the fact that says so is not registered."""
 
@@ -151,3 +156,20 @@ class NonFiniteError(RunError):
     def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.rows = tuple(rows)
+
+
+def described(error: BaseException) -> str:
+    """The type and the text of an error of foreign code, in one line; of a group those of its first error.
+
+    >>> described(ValueError("no\\nnumber"))
+    'ValueError: no number'
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ExitError):
+        return str(error).partition(" raised ")[2]
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "its text cannot be written"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

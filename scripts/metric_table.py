@@ -235,6 +235,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("agent/failed/aborted/ratio", "share", "a generation was aborted"),
         Metric("agent/failed/silent/ratio", "share", "the agent asked the policy for nothing"),
         Metric("agent/failed/refused/ratio", "share", "a request of the agent was refused, such as a too long one"),
+        Metric("agent/failed/unrewarded/ratio", "share", "the agent returned no reward (None)"),
         Metric("agent/failed/reported/ratio", "share", "the agent returned an error"),
         Metric("agent/<name>/{mean,max}", "", "a number of the agent per episode ([agents](agents.md#the-result))"),
     ),

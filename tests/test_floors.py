@@ -15,7 +15,7 @@ import corerl
 ROOT = Path(corerl.__file__).parent
 
 FLOORS = (
-    ("errors", "contracts", "files", "secrets", "seeding", "terminal", "threads"),
+    ("errors", "contracts", "files", "foreign", "secrets", "seeding", "terminal", "threads"),
     ("hookspecs", "config", "registry", "plugins", "builtins"),
     ("data", "models", "batch", "objective", "checkpoint"),
     ("rollout", "runtime", "telemetry"),

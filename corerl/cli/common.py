@@ -1,5 +1,6 @@
 """Shared parts of commands: the options about plugins, loading of a training config."""
 
+import functools
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from corerl.contracts.checks import CheckedOptions
-from corerl.errors import PluginError, RequestError
+from corerl.errors import ExitError, PluginError, RequestError, described
 from corerl.plugins import Plugins, load_plugins
 from corerl.secrets import plain_secrets
 
@@ -21,10 +22,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def plugin_options(command: F) -> F:
-    """Add ``--plugin PATH`` and ``--disable-plugin NAME``: tuples of strings, ``plugin`` and ``disable_plugin``."""
+    """Add ``--plugin PATH`` and ``--disable-plugin NAME``: tuples of strings, ``plugin`` and ``disable_plugin``.
+
+    An exit of foreign code, such as ``sys.exit()`` in an agent's file, is an error of the command.
+    """
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return command(*arguments, **options)
+        except SystemExit as error:
+            raise ExitError(f"code of a plugin or of a file raised {described(error)} in the command") from error
+
     load = click.option("--plugin", multiple=True, metavar="PATH", help="Also load this Python file with hooks.")
     disable = click.option("--disable-plugin", multiple=True, metavar="NAME", help="Leave this distribution out.")
-    return load(disable(command))
+    return load(disable(typing.cast(F, run)))
 
 
 def plain_option(command: F) -> F:

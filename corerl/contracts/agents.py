@@ -195,9 +195,9 @@ class AgentResult:
     """The end of an episode.
 
     Attributes:
-        reward: finite; added to the scorer's score.
-        turn_rewards: finite, of the turns in the order of their requests, no more than there are; their sum is added to
-            the score.
+        reward: finite; added to the scorer's score. None: there is none, and the episode takes no part in training.
+        turn_rewards: of the turns in the order of their requests, no more than there are, as ``reward``; their sum is
+            added to the score.
         components: named parts of the reward, for metrics; empty: the reward is the component ``agent``.
         metrics: name -> number, of which ``<name>/mean`` and ``<name>/max`` over episodes are reported, or name ->
             (sum, count), whose sums over episodes are divided. ``agent/`` precedes a name without a slash.
@@ -207,8 +207,8 @@ class AgentResult:
         error: the reason, if the episode takes no part in training.
     """
 
-    reward: float = 0.0
-    turn_rewards: Sequence[float] = ()
+    reward: float | None = 0.0
+    turn_rewards: Sequence[float | None] = ()
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
     messages: Sequence[Mapping[str, Any]] = ()

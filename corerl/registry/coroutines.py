@@ -10,14 +10,14 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import asyncio
+    from corerl.foreign import LoopThread
 
 _lock = threading.Lock()
-_loop: "asyncio.AbstractEventLoop | None" = None
+_loop: "LoopThread | None" = None
 
 
 def is_async(target: Any) -> bool:
@@ -34,8 +34,7 @@ def is_async(target: Any) -> bool:
 class blocking:
     """``func`` with its awaited result, callable from any thread; picklable if ``func`` is.
 
-    Errors of ``func`` are raised here, SystemExit and KeyboardInterrupt, which would end the shared loop, as
-    RuntimeError.
+    Errors of ``func`` are raised here, those that would end the shared loop, such as SystemExit, as ExitError.
     """
 
     func: Callable[..., Any]
@@ -44,26 +43,15 @@ class blocking:
         value = self.func(*args, **kwargs)
         if not inspect.isawaitable(value):
             return value
-        import asyncio  # takes a third of the time of `corerl --help`
-
-        return asyncio.run_coroutine_threadsafe(_guarded(value), _running_loop()).result()
+        return _running_loop().submit(lambda: value, "it").result()
 
 
-async def _guarded(awaitable: Awaitable[Any]) -> Any:
-    try:
-        return await awaitable
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-def _running_loop() -> "asyncio.AbstractEventLoop":
-    import asyncio
+def _running_loop() -> "LoopThread":
+    from corerl.foreign import LoopThread  # imports asyncio, a third of the time of `corerl --help`
 
     global _loop
     with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="corerl-coroutines", daemon=True).start()
+        _loop = _loop or LoopThread("corerl-coroutines")
         return _loop
 
 

@@ -1,6 +1,7 @@
 """Agents: how one is made, how it plays an episode, and the metrics of its episodes."""
 
 import asyncio
+import dataclasses
 import functools
 import math
 from collections import defaultdict
@@ -13,7 +14,8 @@ from corerl.batch.times import context, totals
 from corerl.contracts.agents import Agent, AgentContext, AgentFactory, AgentResult, Model, Task
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.errors import CoreRLError, DataError, RefusedError, RunError
+from corerl.errors import CoreRLError, DataError, ExitError, RefusedError, RunError, described
+from corerl.foreign import contained
 from corerl.registry import Selected
 from corerl.registry.coroutines import is_async
 from corerl.rollout.groups import Group
@@ -24,6 +26,7 @@ FAILURES = {
     "aborted": "its generation was aborted",
     "silent": "the agent asked its model for nothing",
     "refused": "a request was refused",
+    "unrewarded": "the agent gave no reward",
 }
 """cause -> the beginning of an episode's error; the agent reported any other"""
 
@@ -59,22 +62,74 @@ async def result_of(agent: Agent, group: Group, model: Model, timeout: float) ->
     row = (prompt.messages, prompt.ground_truth, prompt.data_source, prompt.extra_info)
     try:
         async with asyncio.timeout(timeout) as deadline:
-            result = await agent.run(Task(*row, prompt.token_ids, group.seed), model) or AgentResult()
+            task = Task(*row, prompt.token_ids, group.seed)
+            result = await contained(lambda: agent.run(task, model), "the agent") or AgentResult()
     except DataError as error:
         raise RunError(str(error)) from error
     except RefusedError as error:
         return AgentResult(error=f"{FAILURES['refused']}: {error}")
+    except ExitError as error:
+        return AgentResult(error=str(error))
     except CoreRLError:
         raise
     except Exception as error:
         if deadline.expired():
             return AgentResult(error=f"{FAILURES['timeout']} than rollout.agent_timeout = {timeout:g} s")
-        return AgentResult(error=f"{FAILURES['exception']} {type(error).__name__}: {' '.join(str(error).split())}")
+        return AgentResult(error=f"{FAILURES['exception']} {described(error)}")
     if not isinstance(result, AgentResult):
         raise RunError(f"the agent returned {type(result).__name__}, not AgentResult (corerl.contracts.agents)")
-    if not math.isfinite(result.reward):
-        raise RunError(f"the agent returned the reward {result.reward}: a reward must be finite")
     return result
+
+
+def checked(result: AgentResult) -> AgentResult:
+    """The result in plain values. An episode without a reward has an error.
+
+    Raises:
+        RunError: a value is of another type, or a reward is not finite.
+    """
+    rewards = [result.reward, *result.turn_rewards]
+    error = result.error or (FAILURES["unrewarded"] if None in rewards else None)
+    reward, *turns = [0.0 if each is None else _number(each, "the reward", is_finite=True) for each in rewards]
+    parts = {
+        name: _number(each, f"the component '{name}'") for name, each in result.components.items() if each is not None
+    }
+    metrics = {name: _metric(name, each) for name, each in result.metrics.items() if each is not None}
+    for name, text in result.artifacts.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise RunError(
+                f"the agent returned an artifact {name!r:.100} of {type(text).__name__}: names and artifacts are texts"
+            )
+    for message in (*result.messages, *(result.prompt or ())):
+        if not isinstance(message, Mapping):
+            raise RunError(f"the agent returned a message {message!r:.100}: messages are mappings with a role")
+    return dataclasses.replace(
+        result, reward=reward, turn_rewards=turns, components=parts, metrics=metrics, error=error
+    )
+
+
+def _metric(name: str, value: Any) -> float | tuple[float, float]:
+    """A metric as it is kept in checkpoints."""
+    if not isinstance(value, tuple | list):
+        return _number(value, f"the metric '{name}'")
+    if len(value) != 2:
+        raise RunError(f"the agent returned the metric '{name}' {value!r:.100}: it must be a number, or (sum, count)")
+    total, count = (_number(each, f"the metric '{name}'") for each in value)
+    return total, count
+
+
+def _number(value: Any, what: str, *, is_finite: bool = False) -> float:
+    """A number of an agent, such as one of numpy or torch, as a float.
+
+    Raises:
+        RunError: it is none.
+    """
+    try:
+        number = float(value) if not isinstance(value, str | bytes) else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = None
+    if number is None or (is_finite and not math.isfinite(number)):
+        raise RunError(f"the agent returned {what} {value!r:.100}: it must be a {'finite ' * is_finite}number")
+    return number
 
 
 def agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -1,8 +1,7 @@
 """The requests of an episode become rows: the main path, and a branch for each other end of a conversation."""
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from corerl.batch.rollouts import Branch, Episode, RequestRecord, Rollouts
@@ -11,7 +10,7 @@ from corerl.contracts.rollout_backends import Completion
 from corerl.contracts.token_columns import TokenValues
 from corerl.data.prompts import Prompt
 from corerl.errors import RunError
-from corerl.rollout.agents import FAILURES
+from corerl.rollout.agents import FAILURES, checked
 from corerl.rollout.recorder import Node, Recorder
 
 
@@ -19,8 +18,9 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
     """The episode as one response with its branches; without a request it is one token that nobody wrote.
 
     Raises:
-        RunError: there are more rewards of turns than requests.
+        RunError: the result has a value of another type, a reward that is not finite, or more of them than requests.
     """
+    result = checked(result)
     turns = _numbered(recorder.nodes)
     ends = [node for node in turns if not node.children]
     main = ends.pop().path() if ends else []
@@ -30,8 +30,8 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
     if not path.token_ids:
         error = error or FAILURES["silent"]
         path.extend(recorder.tokenizer.stop_token_ids[:1], [0.0], -1)
-    _check_turn_rewards(result.turn_rewards, len(turns))
-    _check_artifacts(result.artifacts)
+    if len(result.turn_rewards) > len(turns):
+        raise RunError(f"the agent returned {len(result.turn_rewards)} turn rewards for {len(turns)} requests")
     taken = {node.number for node in main}
     branches = [branch for end in ends if (branch := _branch(end, taken))]
     texts = [node.text for node in main]
@@ -39,11 +39,11 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
         response_mask=path.mask(),
         messages=[*map(dict, result.messages)] or [{"role": "assistant", "content": text} for text in texts],
         turns=len(turns),
-        reward=float(result.reward),
-        components={name: float(value) for name, value in result.components.items()},
-        metrics={name: _number(value) for name, value in {**recorder.chat_metrics, **result.metrics}.items()},
+        reward=result.reward or 0.0,
+        components=dict(result.components),
+        metrics={**recorder.chat_metrics, **result.metrics},
         error=error,
-        turn_rewards=[float(reward) for reward in result.turn_rewards],
+        turn_rewards=[reward or 0.0 for reward in result.turn_rewards],
         turn_ids=path.turn_ids,
         branches=branches,
         requests=[_record(node) for node in turns],
@@ -85,26 +85,6 @@ def _prompt(prompt: Prompt, main: Sequence[Node], result: AgentResult) -> Prompt
     if result.prompt is not None:
         prompt = dataclasses.replace(prompt, messages=[*map(dict, result.prompt)])
     return prompt
-
-
-def _check_turn_rewards(rewards: Sequence[float], requests: int) -> None:
-    if len(rewards) > requests:
-        raise RunError(f"the agent returned {len(rewards)} turn rewards for {requests} requests")
-    if not all(map(math.isfinite, rewards)):
-        raise RunError(f"the agent returned the turn rewards {list(rewards)}: a reward must be finite")
-
-
-def _check_artifacts(artifacts: Mapping[Any, Any]) -> None:
-    for name, text in artifacts.items():
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise RunError(
-                f"the agent returned an artifact {name!r:.100} of {type(text).__name__}: names and artifacts are texts"
-            )
-
-
-def _number(value: float | Sequence[float]) -> float | tuple[float, ...]:
-    """A metric of an agent as it is kept in checkpoints."""
-    return tuple(map(float, value)) if isinstance(value, Sequence) else float(value)
 
 
 @dataclasses.dataclass

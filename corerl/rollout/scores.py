@@ -9,8 +9,11 @@ from collections.abc import Iterator
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager, RewardResult
+from corerl.foreign import contained, harmless
 from corerl.rollout.scoring import check_results
 from corerl.threads import in_thread
+
+MANAGER = "the reward manager"
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,7 +93,7 @@ class Scores:
             check_results(results, len(whole))
         except BaseException as error:
             for part, _ in parts:
-                part.results.set_exception(error)
+                part.results.set_exception(harmless(error, MANAGER))
             return
         start = 0
         for part, rollouts in parts:
@@ -106,11 +109,13 @@ async def results_of_part(
     Raises:
         RunError: the reward manager breaks its contract.
     """
-    under_way = reward.submit(rollouts.reward_requests(max_response_length))
-    results: list[RewardResult]
-    if isinstance(under_way, concurrent.futures.Future):
-        results = await asyncio.wrap_future(under_way)
-    else:
-        results = await in_thread(under_way.result)
+
+    async def score() -> list[RewardResult]:
+        under_way = reward.submit(rollouts.reward_requests(max_response_length))
+        if isinstance(under_way, concurrent.futures.Future):
+            return await asyncio.wrap_future(under_way)
+        return await in_thread(under_way.result)
+
+    results = await contained(score, MANAGER)
     check_results(results, len(rollouts))
     return results

@@ -26,6 +26,7 @@ from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.errors import EngineFailsError, LostError, NonFiniteError, RunError
+from corerl.foreign import harmless
 from corerl.rollout.agents import agent_metrics
 from corerl.rollout.choice import Choice
 from corerl.rollout.event_loop import EventLoop
@@ -267,10 +268,12 @@ class Stream:
                 self._leave(member)
                 self._dropped.append(scored)
                 self._admit()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # this stream cancels the groups alone that it has let go
+            if self._members.get(member.number) is member:
+                self._failure = self._failure or RunError(f"code in the event loop cancelled group {member.number}")
             raise
         except BaseException as error:  # also Stopped, which a signal raises in whatever runs
-            self._failure = self._failure or error
+            self._failure = self._failure or harmless(error, "a part of the run")
         finally:
             self._choice.ended(member.number)
             self._changed.set()

@@ -27,6 +27,7 @@ from corerl.contracts.rollout_backends import (
     StartingBackend,
 )
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
+from corerl.foreign import contained
 from corerl.models import overridden, resolve_device
 from corerl.plugins import load_plugins
 from corerl.registry.parts import select_rollout_backend
@@ -95,7 +96,8 @@ class RolloutWorker:
 
         takes_callback = "on_finished" in inspect.signature(self.backend.generate).parameters
         with self._naming_death():
-            work = asyncio.ensure_future(self.backend.generate(requests, *((finished,) if takes_callback else ())))
+            generate = functools.partial(self.backend.generate, requests, *((finished,) if takes_callback else ()))
+            work = asyncio.ensure_future(contained(generate, "the rollout backend"))
             try:
                 done, _ = await asyncio.wait([work], timeout=self.timeout)
                 if not done:

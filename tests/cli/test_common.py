@@ -4,7 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from corerl.cli.common import plain_option
+from corerl.cli.common import plain_option, plugin_options
+from corerl.errors import ExitError
 from corerl.terminal.consoles import error_console
 
 
@@ -33,3 +34,13 @@ def test_commands_that_draw_have_the_option(command):
     module, _, name = command.partition(":")
     module = importlib.import_module(module)
     assert "--plain" in CliRunner().invoke(getattr(module, name), ["--help"]).output
+
+
+def test_an_exit_of_foreign_code_is_an_error_of_the_command():
+    @click.command()
+    @plugin_options
+    def exits(plugin, disable_plugin):
+        raise SystemExit
+
+    with pytest.raises(ExitError, match=r"^code of a plugin or of a file raised SystemExit in the command$"):
+        exits.main([], standalone_mode=False)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from corerl.errors import RunError
 from corerl.registry import Entry, Owner, Selected
 from corerl.registry.coroutines import blocking, is_async
 
@@ -67,7 +68,7 @@ def test_all_calls_share_one_loop_and_wait_at_the_same_time():
     assert len({call.result() for call in calls}) == 1
 
 
-@pytest.mark.parametrize(("raised", "seen"), [(ValueError("no"), ValueError), (SystemExit(3), RuntimeError)])
+@pytest.mark.parametrize(("raised", "seen"), [(ValueError("no"), ValueError), (SystemExit(3), RunError)])
 def test_what_is_raised_arrives_and_the_next_call_works(raised, seen):
     async def fail():
         raise raised

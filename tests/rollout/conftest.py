@@ -28,17 +28,21 @@ def stream():
         size=2,
         total_steps=5,
         on_finished=None,
+        player=None,
+        max_error_rate=0.0,
         **trainer,
     ):
         config = TrainConfig(ModelConfig("x"), rollout=RolloutConfig(n=2))
         config.data = DataConfig(train_batch_size=size, max_response_length=6)
+        config.reward.max_error_rate = max_error_rate
         for name, value in trainer.items():
             setattr(config.trainer, name, value)
         prompts = [Prompt(index, (1, 1 + index), [], "s", "", {}) for index in range(PROMPTS)]
         sampler = PromptSampler(PROMPTS, size, shuffle=False, seed=0)
         if state is not None:
             sampler.load_state_dict(state.sampler)
-        player = Player(RequestQueue((engine or Engine()).generate, most), TOKENIZER, reward or Reward(), 6)
+        queue = RequestQueue((engine or Engine()).generate, most)
+        player = player or Player(queue, TOKENIZER, reward or Reward(), 6)
         sampling = SamplingParams(6, n=2, temperature=0.7)
         options = {"batch_filter": keep, "greedy_baseline": greedy, "total_steps": total_steps}
         options |= {"finished": state.finished if state else (), "vocabulary": 100, "on_finished": on_finished}

@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import dataclasses
+from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from corerl.batch.rollouts import Episode, RequestRecord
 from corerl.batch.times import KINDS
@@ -244,8 +247,55 @@ def test_an_agent_that_asks_for_nothing_has_no_score(play):
     assert list(scored.rollouts.completions[0].token_ids) == [258]
 
 
+@pytest.mark.parametrize("result", [AgentResult(None), AgentResult(1.0, turn_rewards=[None])])
+def test_an_episode_without_a_reward_is_masked_out_and_counted(play, result):
+    async def agent(task, model):
+        await model.generate(task.prompt_ids)
+        return result
+
+    scored = play(agent)
+    assert [(each.score, each.error) for each in scored.results] == [(None, "the agent gave no reward")]
+    assert not scored.experience().response_mask.any()
+    assert agent_metrics(scored.rollouts.episodes)["agent/failed/unrewarded/ratio"] == 1.0
+
+
+def test_numbers_of_other_libraries_are_floats(play):
+    async def agent(task, model):
+        await model.generate(task.prompt_ids)
+        numbers = {
+            "of torch": torch.tensor(2.5),
+            "of numpy": np.float32(0.5),
+            "share": (np.int64(1), True),
+            "none": None,
+        }
+        return AgentResult(
+            np.float64(1.5), turn_rewards=[True], components={"all": Fraction(5, 2), "none": None}, metrics=numbers
+        )
+
+    [episode] = play(agent).rollouts.episodes
+    assert (episode.total_reward, episode.components) == (2.5, {"all": 2.5})
+    given = {name: value for name, value in episode.metrics.items() if not name.startswith("agent/")}
+    assert given == {"of torch": 2.5, "of numpy": 0.5, "share": (1.0, 1.0)}
+    kinds = {type(each) for value in given.values() for each in (value if isinstance(value, tuple) else [value])}
+    assert kinds == {float}
+
+
 @pytest.mark.parametrize(
-    ("result", "words"), [(1.0, "returned float, not AgentResult"), (AgentResult(float("nan")), "the reward nan")]
+    ("result", "words"),
+    [
+        (1.0, "returned float, not AgentResult"),
+        (AgentResult(float("nan")), "the reward nan: it must be a finite number"),
+        (AgentResult("1.0"), "the reward '1.0': it must be a finite number"),
+        (AgentResult([1.0]), r"the reward \[1.0\]"),
+        (AgentResult(torch.ones(2)), r"the reward tensor\(\[1., 1.\]\)"),
+        (AgentResult(10**400), "the reward 1000"),
+        (AgentResult(turn_rewards=[float("inf")]), "the reward inf"),
+        (AgentResult(components={"format": "all"}), "the component 'format' 'all': it must be a number"),
+        (AgentResult(metrics={"seconds": "3"}), "the metric 'seconds' '3'"),
+        (AgentResult(metrics={"seconds": (1, 2, 3)}), r"the metric 'seconds' \(1, 2, 3\): .* or \(sum, count\)"),
+        (AgentResult(messages=["hi"]), "a message 'hi'"),
+        (AgentResult(prompt=["hi"]), "a message 'hi'"),
+    ],
 )
 def test_an_agent_that_breaks_its_contract_stops_the_run(play, result, words):
     async def agent(task, model):
@@ -362,6 +412,10 @@ def test_failures_are_counted_by_cause(play):
         await model.generate(task.prompt_ids)
         return AgentResult(error="no tool answered")
 
+    async def unrewarded(task, model):
+        await model.generate(task.prompt_ids)
+        return AgentResult(None)
+
     class Aborting(Policy):
         async def complete(self, request, on_sent=lambda: None):
             [turn] = await super().complete(request, on_sent)
@@ -373,12 +427,13 @@ def test_failures_are_counted_by_cause(play):
         play(silent),
         play(refused),
         play(reporting),
+        play(unrewarded),
         play(two_turns, policy=Aborting()),
     ]
-    metrics = agent_metrics([each.rollouts.episodes[0] for each in [*played, *[play(two_turns)] * 4]])
+    metrics = agent_metrics([each.rollouts.episodes[0] for each in [*played, *[play(two_turns)] * 3]])
     failed = {name: value for name, value in metrics.items() if name.startswith("agent/failed/")}
-    causes = ("timeout", "exception", "aborted", "silent", "refused", "reported")
-    assert failed == {"agent/failed/ratio": 0.6} | {f"agent/failed/{cause}/ratio": 0.1 for cause in causes}
+    causes = ("timeout", "exception", "aborted", "silent", "refused", "unrewarded", "reported")
+    assert failed == {"agent/failed/ratio": 0.7} | {f"agent/failed/{cause}/ratio": 0.1 for cause in causes}
 
 
 def test_seconds_and_context_are_those_of_the_requests():

@@ -63,6 +63,28 @@ def test_a_call_that_hangs_or_raises_costs_its_own_answer_alone(is_async):
     assert answers[2].error == f"raised {'ValueError' if is_async else 'SystemExit'}: stop"
 
 
+def test_a_coroutine_that_exits_or_leaks_a_cancellation_costs_its_own_answer_alone():
+    async def exits():
+        raise SystemExit(3)
+
+    async def ends(how):
+        if how == 0:
+            await exits()
+        if how == 1:
+            await asyncio.create_task(exits())
+        if how == 2:
+            asyncio.current_task().cancel()
+        if how == 3:
+            asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        return how
+
+    answers = calls(ends, [(how,) for how in range(5)])
+    assert [answer.value for answer in answers] == [None, None, None, 3, 4]
+    texts = ("raised SystemExit: 3", "raised SystemExit: 3", "raised CancelledError: ")
+    assert [str(answer.error).startswith(text) for answer, text in zip(answers, texts, strict=False)] == [True] * 3
+
+
 def test_at_most_num_workers_run_at_a_time():
     running, most, lock = 0, 0, threading.Lock()
 

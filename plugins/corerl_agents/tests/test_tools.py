@@ -18,6 +18,7 @@ from recorded import Engine, model_of
 from corerl.contracts.agents import AgentContext, Task
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError, RunError
+from corerl.foreign import SharedLoop
 from corerl_agents.agents.chat import ChatAgent
 from corerl_agents.agents.functions import complaint, schema_of
 from corerl_agents.agents.options import ChatOptions, ToolsOptions
@@ -70,6 +71,19 @@ async def waits(seconds: float) -> str:
     return "awake"
 
 
+async def ends(how: str) -> str:
+    """Exit, or leak a cancellation."""
+    if how == "itself":
+        sys.exit(3)
+    helper = asyncio.create_task(ends("itself") if how == "a task" else asyncio.sleep(9))
+    if how == "a helper":
+        helper.cancel()
+    if how == "the tool":
+        asyncio.current_task().cancel()
+    await helper
+    return "no"
+
+
 def long(n: int) -> str:
     """Many characters."""
     return "0123456789" * n
@@ -111,7 +125,8 @@ def play(qwen, script, *names, options=None, **limits):
     agent = agent_of(qwen, options, **limits)
     model = model_of(qwen, Engine(qwen, script))
     try:
-        return asyncio.run(agent.run(TASK, model)), model
+        with asyncio.Runner(loop_factory=SharedLoop) as runner:
+            return runner.run(agent.run(TASK, model)), model
     finally:
         agent.close()
 
@@ -206,6 +221,17 @@ def test_a_failure_is_the_tools_result_and_counted(qwen):
     ]
     assert result.metrics["agent/tool_errors/ratio"] == (5, 5)
     assert result.metrics["agent/tool_call_seconds"] > 0.7
+
+
+def test_an_async_tool_that_exits_or_leaks_a_cancellation_is_a_failure_of_the_call(qwen):
+    ends = ["itself", "a task", "a helper", "the tool"]
+    calls = [("ends", {"how": how}) for how in ends]
+    result, _ = play(qwen, [says("", calls), says("", [("waits", {"seconds": 0})]), says("Done.")], "ends", "waits")
+    assert [text.partition(":")[2].partition(":")[0] for text in answers(result)[:4]] == [
+        *[" the tool raised SystemExit"] * 2,
+        *[" the tool raised CancelledError"] * 2,
+    ]
+    assert answers(result)[4:] == ["awake"] and result.metrics["agent/tool_errors/ratio"] == (4, 5)
 
 
 def test_limits_of_turns_calls_and_lengths(qwen):

@@ -1,6 +1,7 @@
 """The mailbox of a worker, in this process, without a cluster."""
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -179,3 +180,25 @@ def test_the_event_loop_ends_with_its_calls():
     collected(box, 2, "asked")
     box.end(10.0)
     assert worker.cancelled == 2 and not box._thread.is_alive() and box.asks
+
+
+def test_a_call_that_exits_or_leaks_a_cancellation_fails_alone():
+    class Ends:
+        async def ends(self, requests, on_finished):
+            [how] = requests
+            if how == "exits":
+                sys.exit(3)
+            if how == "a task exits":
+                await asyncio.create_task(self.ends(["exits"], on_finished))
+            if how == "leaks":
+                asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+            on_finished(0, how)
+
+    box = Mailbox(Ends(), Failure.of)
+    for number, how in enumerate(("exits", "a task exits", "leaks")):
+        box.post([Post(number, "ends", [how])])
+        error = collected(box, number, "is_over").failure.error("it")
+        assert "ends() of a worker raised " in str(error)
+    box.post([Post(9, "ends", ["goes on"])])
+    assert collected(box, 9, "is_over").failure is None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from corerl.errors import described
 from corerl.registry import blocking
 from corerl_rewards.threads import CallQueue
 
@@ -62,7 +63,7 @@ def _call(call: _Call) -> Answer:
     try:
         value, error = blocking(function)(*arguments), None
     except BaseException as raised:  # in a thread of its own even SystemExit must end as an answer
-        value, error = None, f"raised {type(raised).__name__}: {' '.join(str(raised).split())}"
+        value, error = None, f"raised {described(raised)}"
     return Answer(value, time.perf_counter() - start, error)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, LoadReporting
 from corerl.contracts.workers import OnSent
 from corerl.errors import RunError
+from corerl.foreign import SharedLoop, contained
 
 LISTEN = 10.0
 """longest wait of :meth:`Mailbox.collect` in seconds"""
@@ -85,7 +87,7 @@ class Mailbox:
 
     def __init__(self, worker: Any, failed: Callable[[Exception], Any]) -> None:
         self._worker, self._failed = worker, failed
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: SharedLoop | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unwanted: set[int] = set()
         """cancelled calls that have not come yet"""
@@ -116,7 +118,7 @@ class Mailbox:
             ended = asyncio.run_coroutine_threadsafe(self._end(seconds), self._loop)
             with contextlib.suppress(TimeoutError):
                 ended.result(2 * seconds)
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._loop.finish)
             self._thread.join(seconds)
 
     async def _end(self, seconds: float) -> None:
@@ -146,7 +148,7 @@ class Mailbox:
 
     def _in_loop(self, function: Callable[..., None], argument: Any) -> None:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = SharedLoop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="corerl-mailbox", daemon=True)
             self._thread.start()
         self._loop.call_soon_threadsafe(function, argument)
@@ -202,7 +204,8 @@ class Mailbox:
         failure = None
         requests = [Asking(self, post.number)] if post.asks else []
         try:
-            await getattr(self._worker, post.method)(post.requests, on_finished, *requests)
+            call = functools.partial(getattr(self._worker, post.method), post.requests, on_finished, *requests)
+            await contained(call, f"{post.method}() of a worker")
         except asyncio.CancelledError:
             with self._changed:
                 self._news.pop(post.number, None)

@@ -18,9 +18,10 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt
 from corerl.errors import ConfigError, CoreRLError, ModelError
+from corerl.foreign import SharedLoop, contained
 from corerl.plugins import load_plugins
 from corerl.registry import Selected
-from corerl.rollout.agents import make_agent
+from corerl.rollout.agents import checked, make_agent
 from corerl.rollout.groups import Group
 from corerl.rollout.recorder import Recorder, Services
 from corerl_testing.deadline import scaled, within
@@ -81,7 +82,7 @@ def _with(check: "CheckEpisodes", selected: Selected[AgentFactory]) -> None:
 
 def _run(check: Coroutine[Any, Any, None]) -> None:
     """Run a check in an event loop; a task of the agent that does not end is left behind after a second."""
-    loop = asyncio.new_event_loop()
+    loop = SharedLoop()
     try:
         loop.run_until_complete(check)
     finally:
@@ -158,7 +159,7 @@ class _Stage:
         chats = load_plugins().hook.make_chats(config=self.config, tokenizer=self.tokenizer)
         recorder = Recorder(made, self.tokenizer, group, 0, 4096, Services(chats))
         try:
-            result = await self.agent.run(task, recorder)
+            result = await contained(lambda: self.agent.run(task, recorder), "the agent")
         finally:
             recorder.end()
         if recorder.failure is not None:
@@ -204,14 +205,10 @@ def _checked(result: Any, requests: int) -> Any:
         return None
     if not isinstance(result, AgentResult):
         raise CheckFailed(f"run() gave {type(result).__name__}, not AgentResult")
-    numbers: dict[str, Any] = {"reward": result.reward, **result.components}
-    numbers |= {f"turn_rewards[{place}]": value for place, value in enumerate(result.turn_rewards)}
-    for name, value in result.metrics.items():
-        parts = value if isinstance(value, tuple) else (value,)
-        numbers |= {f"the metric {name}": part for part in parts}
-    for name, value in numbers.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise CheckFailed(f"{name} is {value!r:.40}: it must be a finite number")
+    result = checked(result)
+    for name, value in {**result.components, **result.metrics}.items():
+        if not all(map(math.isfinite, value if isinstance(value, tuple) else (value,))):
+            raise CheckFailed(f"{name} is {value}: it must be a finite number")
     if len(result.turn_rewards) > requests:
         raise CheckFailed(f"{len(result.turn_rewards)} turn_rewards for {requests} requests")
     untimed = {name: value for name, value in result.metrics.items() if "seconds" not in name}

@@ -1,12 +1,13 @@
 """Checks, and the list of checks for an entry, a registered name or a distribution."""
 
+import asyncio
 import functools
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, described
 from corerl.registry import Entry, Registry
 from corerl_testing import entries
 from corerl_testing.deadline import within
@@ -173,6 +174,5 @@ def _guarded(run: Run) -> None:
         run()
     except (CheckFailed, CheckSkipped):
         raise
-    except Exception as error:
-        message = " ".join(str(error).split())
-        raise CheckFailed(f"it raised {type(error).__name__}: {message}") from error
+    except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError) as error:
+        raise CheckFailed(f"it raised {described(error)}") from error

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from corerl.foreign import harmless
 from corerl_tinker.errors import UserError
 
 T = TypeVar("T")
@@ -85,6 +86,6 @@ def _finish(future: "asyncio.Future[Any]", result: Any, error: BaseException | N
     if future.done():
         return
     if error is not None:
-        future.set_exception(error)
+        future.set_exception(harmless(error, "a call of the trainer"))
     else:
         future.set_result(result)

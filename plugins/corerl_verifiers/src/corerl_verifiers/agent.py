@@ -7,13 +7,15 @@ from typing import Any
 
 from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
 from corerl.errors import DataError
-from corerl_verifiers.loop import LoopThread
+from corerl.foreign import LoopThread
 from corerl_verifiers.options import TaskOptions
 from corerl_verifiers.servers import Servers, client_config, env_config, environment_of, model_context
 from corerl_verifiers.tasks import TaskStore
 
 MODEL = "policy"
 """the name of the policy in the library's requests"""
+LIBRARY = "the library verifiers"
+END_SECONDS = 60.0
 
 
 class VerifiersAgent:
@@ -33,11 +35,11 @@ class VerifiersAgent:
         if place is None or key is None:
             raise DataError("the row names no task (extra_info.task): prepare the data with 'corerl prepare verifiers'")
         client = client_config(model.base_url, model.api_key, self._model_path, self._renderer)
-        return await self._loop.call(self._play(int(place), str(key), client))
+        return await self._loop.call(lambda: self._play(int(place), str(key), client), LIBRARY)
 
     def close(self) -> None:
         """End the library's servers."""
-        self._loop.close(self._servers.close())
+        self._loop.close(self._servers.close(), END_SECONDS)
 
     async def _play(self, place: int, key: str, client: Any) -> AgentResult:
         task = self._tasks.find(place, key)

@@ -1,19 +1,18 @@
 """Tools of MCP servers: sessions over the pipes of a command or over HTTP."""
 
 import asyncio
-import concurrent.futures
 import contextlib
+import functools
 import shlex
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from typing import Any, TextIO, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, TextIO
 
-from corerl.errors import ConfigError, RunError
+from corerl.errors import ConfigError, RunError, described
+from corerl.foreign import LoopThread, contained
 from corerl_agents.agents.toolbox import Result, Tool, as_text, timed
 
-T = TypeVar("T")
-
+SDK = "the MCP SDK"
 END_SECONDS = 15.0
 """the SDK ends a server's process within about 7 s, first gently"""
 
@@ -34,10 +33,8 @@ class Sessions:
             remedy = "MCP servers need the package mcp, version 2: pip install 'corerl-agents[mcp]'"
             raise ConfigError("rollout.agent", remedy) from error
         self._servers, self._start_timeout, self._timeout = tuple(servers), start_timeout, timeout
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("corerl-mcp")
         self._open: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="corerl-mcp", daemon=True)
-        self._thread.start()
 
     @contextlib.asynccontextmanager
     async def tools(self) -> AsyncIterator[list[Tool]]:
@@ -51,14 +48,17 @@ class Sessions:
             for server in self._servers:
                 session = _Session(server)
                 opened.append(session)
-                await self._here(self._start(session))
+                await self._loop.call(functools.partial(self._start, session), SDK)
             yield [_ServerTool(session, each, self) for session in opened for each in session.listed]
         finally:
-            await asyncio.shield(asyncio.gather(*(self._here(self._end(each)) for each in opened)))
+            await asyncio.shield(
+                asyncio.gather(*(self._loop.call(functools.partial(self._end, each), SDK) for each in opened))
+            )
 
     async def call(self, session: "_Session", name: str, arguments: Mapping[str, Any]) -> Result:
         """The answer to a call."""
-        return await self._here(timed(_called(session, name, arguments), self._timeout))
+        called = functools.partial(_called, session, name, arguments)
+        return await self._loop.call(lambda: timed(called, self._timeout), SDK)
 
     def close(self) -> None:
         """End all sessions, the processes behind them and the event loop.
@@ -67,17 +67,9 @@ class Sessions:
             RunError: they have not ended after 15 s.
         """
         try:
-            asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(END_SECONDS)
+            self._loop.close(self._end_all(), END_SECONDS)
         except TimeoutError:
             raise RunError(f"sessions with MCP servers had not ended after {END_SECONDS:g} s") from None
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(END_SECONDS)
-
-    async def _here(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work in the sessions' loop; if the caller is cancelled, the work is."""
-        future: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return await asyncio.wrap_future(future)
 
     async def _start(self, session: "_Session") -> None:
         task = asyncio.create_task(session.live())
@@ -122,11 +114,11 @@ class _Session:
         """Open the session, keep it until ``over``, and close it."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
             try:
-                await self._live(log)
+                await contained(lambda: self._live(log), "its session")
             except Exception as error:
                 log.seek(0)
                 lines = log.read().split("\n")[-5:]
-                self.error = " ".join([_reason(error), *filter(None, map(str.strip, lines))])
+                self.error = " ".join([described(error), *filter(None, map(str.strip, lines))])
             finally:
                 self.ready.set()
 
@@ -167,10 +159,3 @@ class _ServerTool:
     async def __call__(self, arguments: Mapping[str, Any]) -> Result:
         """The server checks the arguments."""
         return await self._sessions.call(self._session, self._name, arguments)
-
-
-def _reason(error: BaseException) -> str:
-    """Of the first error in a group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -5,11 +5,12 @@ import functools
 import inspect
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, described
+from corerl.foreign import contained
 from corerl.registry import load_object
 from corerl_agents.agents.functions import complaint, schema_of, with_enums
 from corerl_agents.calls import Calls
@@ -67,23 +68,22 @@ class FunctionTool:
             return Result(f"error: {reason}", is_error=True)
         function = functools.partial(self._function, **with_enums(self._function, arguments))
         if self._is_async:
-            return await timed(function(), self._timeout)
+            return await timed(function, self._timeout)
         answer = await self._calls.call(function)
         if answer.error is not None:
             return Result(f"error: the tool {answer.error}", True, answer.seconds)
         return Result(as_text(answer.value), False, answer.seconds)
 
 
-async def timed(awaitable: Any, timeout: float) -> Result:
+async def timed(function: Callable[[], Awaitable[Any]], timeout: float) -> Result:
     """The answer of an ``async`` call, which ends at its deadline."""
     start = time.perf_counter()
     try:
         async with asyncio.timeout(timeout) as deadline:
-            value = await awaitable
+            value = await contained(function, "it")
     except Exception as error:
         late = isinstance(error, TimeoutError) and deadline.expired()
-        raised = f"raised {type(error).__name__}: {' '.join(str(error).split())}"
-        reason = f"took longer than {timeout:g} s" if late else raised
+        reason = f"took longer than {timeout:g} s" if late else f"raised {described(error)}"
         return Result(f"error: the tool {reason}", True, time.perf_counter() - start)
     if isinstance(value, Result):
         return Result(value.text, value.is_error, time.perf_counter() - start)

@@ -73,9 +73,10 @@ class ToolsAgent:
 
     async def _shared_tools(self, sessions: Sessions) -> Sequence[Tool]:
         """Opened by the first episode; an episode that is cancelled does not end it."""
-        if self._of_run is None or (self._of_run.done() and self._of_run.exception() is not None):
-            self._of_run = asyncio.create_task(self._shared.enter_async_context(sessions.tools()))
-        return await asyncio.shield(self._of_run)
+        opened = self._of_run
+        if opened is None or (opened.done() and (opened.cancelled() or opened.exception() is not None)):
+            opened = self._of_run = asyncio.create_task(self._shared.enter_async_context(sessions.tools()))
+        return await asyncio.shield(opened)
 
     async def _turn(self, episode: "_Episode", model: Model, *, is_last: bool) -> bool:
         """One turn of the policy and the answers to its calls; whether another turn follows."""

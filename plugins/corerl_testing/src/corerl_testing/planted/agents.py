@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import sys
 from typing import Any
 
 from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
@@ -128,6 +129,25 @@ class HoldsOn(Twice):
         return None
 
 
+class LeaksACancellation(Twice):
+    """Its helper is cancelled, and awaited."""
+
+    async def run(self, task: Task, model: Model) -> AgentResult | None:
+        helper = asyncio.create_task(asyncio.sleep(60))
+        await super().run(task, model)
+        helper.cancel()
+        await helper
+        return None
+
+
+class Exits(Twice):
+    """A script that has done its work."""
+
+    async def run(self, task: Task, model: Model) -> AgentResult | None:
+        await super().run(task, model)
+        sys.exit()
+
+
 class LeavesATask(Twice):
     """Somebody logs for ever."""
 
@@ -143,10 +163,14 @@ def _fault(name: str, flaw: str, wrong: Any, check: str, reason: str, patience: 
 _RESULTS = "gives_right_results"
 
 FAULTS = [
-    _fault("not_a_number", "a reward is NaN", NotANumber, _RESULTS, "reward is nan: it must be a finite number"),
-    _fault("metric_of_text", "a metric is text", MetricOfText, _RESULTS, "the metric ended is 'well'"),
+    _fault("not_a_number", "a reward is NaN", NotANumber, _RESULTS, "the reward nan: it must be a finite number"),
+    _fault("metric_of_text", "a metric is text", MetricOfText, _RESULTS, "the metric 'ended' 'well'"),
     _fault("rewards_more_turns", "a reward too many", RewardsMoreTurns, _RESULTS, "3 turn_rewards for 2 requests"),
     _fault("returns_text", "run() returns text", ReturnsText, _RESULTS, "gave str, not AgentResult"),
+    _fault(
+        "leaks_a_cancellation", "a helper is cancelled", LeaksACancellation, _RESULTS, "agent raised CancelledError"
+    ),
+    _fault("exits", "run() exits", Exits, _RESULTS, "the agent raised SystemExit"),
     _fault("asks_nothing", "an episode has no request", AsksNothing, _RESULTS, "has no request"),
     _fault(
         "draws_its_prompt",
