@@ -1,16 +1,23 @@
 """Rollout backends: token ids in, sampled token ids and their log-probs out."""
 
+import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from corerl.contracts.token_columns import TokenValues
+from corerl.contracts.token_columns import TokenValues, cut_columns
 from corerl.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from corerl.contracts.config import ModelConfig, RolloutConfig
+
+
+class Decode(Protocol):
+    """:meth:`corerl.contracts.tokenizers.ChatTokenizer.decode`."""
+
+    def __call__(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,8 @@ class SamplingParams:
         top_k: number of most likely tokens to keep; -1 keeps all.
         min_p: tokens of at least this share of the largest probability are kept; 0 keeps all.
         stop_token_ids: generation ends after one of these, which is part of the response.
+        stop: texts that end a sample. A backend ends it with the token that completes the first of them, or a few
+            tokens later; :meth:`Completion.until` cuts these.
         ignore_eos: stop tokens do not stop (for measurements).
         seed: the same seed, prompt and weights give the same tokens on one machine. Sample i of a prompt depends
             neither on ``n`` nor on other requests.
@@ -37,6 +46,7 @@ class SamplingParams:
     top_k: int = -1
     min_p: float = 0.0
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
 
@@ -126,6 +136,36 @@ class Completion:
         ends = [*(start for start, _ in self.updates), len(self.token_ids)]
         runs = [(start, end, version) for (start, version), end in zip(begins, ends, strict=True)]
         return [run for run in runs if run[0] < run[1]]
+
+    def until(self, stop: Sequence[str], decode: Decode) -> "Completion":
+        """The response up to the token that completes the first of ``stop``."""
+        end = stop_place(self.token_ids, stop, decode)
+        if end is None:
+            return self
+        return replace(
+            self,
+            token_ids=self.token_ids[:end],
+            log_probs=self.log_probs[:end],
+            finish_reason="stop",
+            updates=tuple(update for update in self.updates if update[0] < end),
+            columns=cut_columns(self.columns, len(self.token_ids) - end),
+        )
+
+
+def stop_place(token_ids: Sequence[int], stop: Sequence[str], decode: Decode) -> int | None:
+    """The number of tokens up to the one that completes the first of ``stop``; None if none is there.
+
+    Special tokens may be part of such a text, or stand in the middle of one.
+    """
+
+    def has_stopped(count: int) -> bool:
+        rows = [list(token_ids[:count])]
+        texts = [text for skip in (True, False) for text in decode(rows, skip_special_tokens=skip)]
+        return any(part in text for part in stop for text in texts)
+
+    if not stop or not has_stopped(len(token_ids)):
+        return None
+    return 1 + bisect.bisect_left(range(1, len(token_ids)), True, key=has_stopped)
 
 
 OnFinished = Callable[[int, list[Completion]], None]

@@ -1,6 +1,5 @@
 """The requests of one episode, as a tree: a request continues the one that it begins with, or starts a branch."""
 
-import bisect
 import dataclasses
 import time
 from collections import Counter
@@ -9,7 +8,7 @@ from typing import Any
 
 from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, MeasuredChat, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
-from corerl.contracts.token_columns import TokenValues, cut_columns
+from corerl.contracts.token_columns import TokenValues
 from corerl.contracts.tokenizers import ChatTokenizer, SizedTokenizer
 from corerl.contracts.workers import Requests
 from corerl.errors import RefusedError, RunError, TooLongError
@@ -187,7 +186,11 @@ class Recorder:
         number, name = self._asked, f"{self.group.name}.{self._sample}"
         self._asked += 1
         sampling = dataclasses.replace(
-            self.group.sampling, n=1, seed=self._seed(parent, read), max_tokens=min(room, max_tokens or room)
+            self.group.sampling,
+            n=1,
+            seed=self._seed(parent, read),
+            max_tokens=min(room, max_tokens or room),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
         request = GenerationRequest(f"{name}-{number}", token_ids, sampling, media, session=name)
         asked, sent = self._now(), [0.0]
@@ -197,7 +200,8 @@ class Recorder:
             self.group.on_begin()
 
         [turn] = await self._queue.complete(request, on_sent)
-        turn, text = self._ended(turn, stop)
+        turn = turn.until(sampling.stop, self.tokenizer.decode)
+        [text] = self.tokenizer.decode([turn.token_ids])
         times = (asked, sent[0], self._now())
         self._add(Node(number, parent, read, turn, text, room - len(turn.token_ids), times, media))
         return Sampled(turn.token_ids, text, turn.finish_reason, turn.log_probs)
@@ -258,23 +262,6 @@ class Recorder:
         depth = 0 if parent is None else len(parent.path())
         seed = episode_seed(self.group.seed, self._sample, depth)
         return episode_seed(seed, 0, again) if again else seed
-
-    def _ended(self, turn: Completion, stop: Sequence[str]) -> tuple[Completion, str]:
-        """The sample up to the first text of ``stop``, and its text."""
-        [text] = self.tokenizer.decode([turn.token_ids])
-        if not any(part in text for part in stop):
-            return turn, text
-
-        def has_stopped(count: int) -> bool:
-            [begun] = self.tokenizer.decode([turn.token_ids[:count]])
-            return any(part in begun for part in stop)
-
-        end = bisect.bisect_left(range(len(turn.token_ids) + 1), True, key=has_stopped)
-        updates = tuple(update for update in turn.updates if update[0] < end)
-        ids, log_probs = turn.token_ids[:end], turn.log_probs[:end]
-        columns = cut_columns(turn.columns, len(turn.token_ids) - end)
-        [text] = self.tokenizer.decode([ids])
-        return Completion(ids, log_probs, "stop", turn.weight_version, updates, columns), text
 
     def _add(self, node: Node) -> None:
         self.nodes.append(node)

@@ -23,7 +23,7 @@ class Letters:
 
     stop_token_ids = (0,)
 
-    def decode(self, rows):
+    def decode(self, rows, skip_special_tokens=True):
         return ["".join(chr(97 + token % 26) for token in row) for row in rows]
 
 
@@ -232,14 +232,20 @@ def test_a_longer_path_wins_over_its_own_beginning():
 def test_a_sample_ends_with_the_token_that_completes_a_stop():
     class Spelling(Policy):
         async def complete(self, request, on_sent=lambda: None):
+            self.requests.append(request)
             return [Completion([7, 8, 9, 10, 11], [-0.1] * 5, "length", 3, ((2, 4), (4, 5)))]
 
     model = recorder(Spelling())
     sampled = asyncio.run(model.generate(PROMPT, stop=["ij", "k"]))
+    assert model._queue.requests[-1].sampling.stop == ("ij", "k")  # the engine ends there, too
     assert sampled == Sampled([7, 8, 9], "hij", "stop", [-0.1] * 3)
     [completion] = rollouts_of(model, AgentResult()).completions
     assert completion == Completion([7, 8, 9], [-0.1] * 3, "stop", 3, ((2, 4),))
     assert asyncio.run(recorder(Spelling()).generate(PROMPT, stop=["z"])).finish_reason == "length"
+    one = recorder(Spelling())
+    assert asyncio.run(one.generate(PROMPT, stop="ij")).text == "hij" and one._queue.requests[-1].sampling.stop == (
+        "ij",
+    )
 
 
 def test_rewards_of_turns_add_to_the_score_and_are_no_more_than_the_turns():

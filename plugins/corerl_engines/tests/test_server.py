@@ -14,6 +14,7 @@ from corerl_engines import messages
 from corerl_engines.remote import frames
 from corerl_engines.remote.sample import Sample
 from corerl_engines.remote.server import REPORT_SECONDS, Server, serve
+from corerl_engines.remote.stops import StopTexts
 
 SECONDS = 30
 
@@ -34,6 +35,7 @@ class Noting:
         self.samples: list[Sample] = []
         self.parts = [self]
         self.tokens, self.stuck = 0, False
+        self.aborted: list[str] = []
         self.begun = asyncio.Event()
 
     def progress(self) -> int:
@@ -46,10 +48,19 @@ class Noting:
         self.asked.append(sample.asked)
         self.samples.append(sample)
         self.begun.set()
+        while sample.stops is not None and not self.aborted and len(sample.token_ids) < sample.asked["max_tokens"]:
+            sample.token_ids.append(len(sample.token_ids))
+            sample.log_probs.append(-0.5)
+            await sample.stop(self.abort)
+        if sample.token_ids:
+            return
         if self.stuck or sample.asked["max_tokens"] > 1:
             await asyncio.Event().wait()
         self.tokens += 1
         sample.token_ids, sample.log_probs, sample.finish_reason = [7], [-0.5], "length"
+
+    async def abort(self, engine_id: str) -> None:
+        self.aborted.append(engine_id)
 
     async def begin_update(self) -> None:
         self.noted.append("begin_update")
@@ -70,6 +81,13 @@ class Noting:
 
     async def wake(self, what: list[str]) -> None:
         self.noted.append(f"wake {' '.join(what)}")
+
+
+class Numbers:
+    """Token i is its number and a space; the special token 9 has no text."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        return "".join(f"{each} " for each in ids if each != 9 or not skip_special_tokens)
 
 
 class Client:
@@ -116,7 +134,10 @@ def with_server(work: Callable[[Client], Awaitable[None]]) -> None:
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
         engine = Noting()
-        serving = asyncio.create_task(Server(engine, writer, loaded=True).run(reader))  # type: ignore[arg-type]
+        stops = StopTexts("", trust_remote_code=False)
+        stops._tokenizer = Numbers()
+        server = Server(engine, writer, loaded=True, stops=stops)  # type: ignore[arg-type]
+        serving = asyncio.create_task(server.run(reader))
         client = Client(engine, *await asyncio.open_connection(sock=ours))
         try:
             await asyncio.wait_for(work(client), SECONDS)
@@ -300,3 +321,31 @@ def test_modules_are_not_walked_through_while_an_engine_serves(monkeypatch):
         monkeypatch.setattr(gc, name, lambda name=name: done.append(name))
     asyncio.run(served())
     assert done == ["start", "collect", "freeze"]
+
+
+def test_a_text_ends_a_sample_in_the_engine():
+    async def work(client: Client) -> None:
+        for stop, tokens, reason in (
+            (("7 8 ", "no"), 9, "stop"),
+            (("8 9 ",), 10, "stop"),  # 9 is special
+            (("8 10 ",), 11, "stop"),  # and may stand within a text
+            (("no",), 30, "abort"),  # of this engine, at max_tokens
+        ):
+            client.engine.aborted.clear()
+            sampling = SamplingParams(max_tokens=30, stop=stop)
+            answer = await client.ask("generate", requests=[messages.described(GenerationRequest("a", [1], sampling))])
+            [[length, finish_reason, *_]] = answer["samples"]
+            assert (length, finish_reason) == (tokens, reason)
+            assert len(client.engine.aborted) == (reason == "stop")
+        assert (await client.generate())["samples"][0][:2] == [1, "length"] and client.engine.samples[-1].stops is None
+
+    with_server(work)
+
+
+def test_without_a_tokenizer_texts_end_no_sample_in_the_engine(tmp_path, capsys):
+    async def ready() -> list[bool]:
+        stops = StopTexts(str(tmp_path), trust_remote_code=False)
+        return [await stops.ready(), await stops.ready(), await StopTexts("", trust_remote_code=False).ready()]
+
+    assert asyncio.run(ready()) == [False, False, False]
+    assert capsys.readouterr().out.count("texts end no samples here") == 1

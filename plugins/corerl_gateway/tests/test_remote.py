@@ -58,7 +58,9 @@ def _no_pauses(monkeypatch):
 
 
 def test_a_request_is_that_of_vllm_and_its_tokens_come_back():
-    sampling = SamplingParams(4, n=2, temperature=0.5, top_k=3, stop_token_ids=(9,), seed=7, ignore_eos=True)
+    sampling = SamplingParams(
+        4, n=2, temperature=0.5, top_k=3, stop_token_ids=(9,), stop=("ab",), seed=7, ignore_eos=True
+    )
     choices = choice(5, 9, index=1), choice(3, log_probs=[-math.pi], reason="length")
     [[first, second]], script = generate(answered(*choices), requests=[request(sampling=sampling)])
     assert (first.token_ids, first.log_probs, first.finish_reason) == ([3], [-math.pi], "length")
@@ -68,7 +70,7 @@ def test_a_request_is_that_of_vllm_and_its_tokens_come_back():
     assert (body["model"], body["request_id"], body["token_ids"]) == ("tiny", "a", [1, 2])
     assert body["sampling_params"] == {
         **{"max_tokens": 4, "n": 2, "temperature": 0.5, "top_p": 1.0, "top_k": 3, "seed": 7},
-        **{"stop_token_ids": [9], "logprobs": 0, "ignore_eos": True},
+        **{"stop_token_ids": [9], "stop": ["ab"], "logprobs": 0, "ignore_eos": True},
     }
 
 

@@ -6,8 +6,13 @@ from collections import Counter
 import pytest
 import torch
 
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.data import load_tokenizer
 from corerl.errors import RunError
+from corerl_hf.backend import HfBackend
+from corerl_hf.options import HfOptions
+from corerl_testing.tiny_model import tiny_model
 
 ARCHITECTURES = ["qwen2", "qwen3", "llama", "gemma3"]
 PROMPTS = [[5, 9, 11], [7], [20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31], [5, 9, 12], [40, 3, 8, 8, 50, 60]]
@@ -130,3 +135,28 @@ def test_bf16_on_cuda_gives_the_log_probs_of_a_forward_pass(name, make_backend, 
                 logits = model(ids).logits[0, len(each.prompt_ids) - 1 : -1].float()
             chosen = logits.log_softmax(dim=-1).gather(1, ids[0, len(each.prompt_ids) :, None])[:, 0]
             assert completion.log_probs == pytest.approx(chosen.tolist(), abs=0.15)
+
+
+def test_a_text_ends_its_rows_and_nothing_is_computed_behind_it():
+    """The text is one that the model writes without it: from the middle of a token, over several."""
+    config = ModelConfig(path=str(tiny_model()), dtype="fp32")
+    backend, decode = (
+        HfBackend(config, RolloutConfig(), device="cpu", options=HfOptions()),
+        load_tokenizer(config).decode,
+    )
+    [[free]] = generate(backend, request([5, 72, 101], max_tokens=40, temperature=1.0, seed=3))
+    [text], [begun] = decode([free.token_ids]), decode([free.token_ids[:20]])
+    stop = begun[-3:]
+    first = next(count for count in range(1, 41) if stop in decode([free.token_ids[:count]])[0])
+    assert stop in text and first < 25
+    steps = []
+    backend._model.register_forward_hook(lambda *_: steps.append(1))
+    sampling = {"max_tokens": 40, "temperature": 1.0, "seed": 3}
+    [[ended]] = generate(backend, request([5, 72, 101], stop=("no such text", stop), **sampling))
+    assert (ended.token_ids, ended.finish_reason) == (free.token_ids[:first], "stop")
+    assert ended.log_probs == pytest.approx(free.log_probs[:first], abs=1e-5)
+    assert len(steps) == first
+    [[other], [alone]] = generate(
+        backend, request([5, 72, 101], **sampling), request([5, 72, 101], "s", stop=(stop,), **sampling)
+    )
+    assert (len(other.token_ids), len(alone.token_ids)) == (len(free.token_ids), first)

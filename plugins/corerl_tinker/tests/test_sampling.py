@@ -6,7 +6,6 @@ from tinker_toys import Refused, datum, sample, sampler_of, tokens
 
 from corerl.contracts.rollout_backends import Completion
 from corerl_tinker.api.messages import CLASSES
-from corerl_tinker.training.sampler import Sampler
 
 NAN = float("nan")
 
@@ -82,10 +81,8 @@ def test_the_end_of_a_long_sample_is_found_in_a_few_readings():
             return [texts[-1]]
 
     ids = [97] * 3000 + [98, 99] + [97] * 1000
-    sampler = Sampler.__new__(Sampler)
-    sampler._tokenizer = Tokenizer()
-    ended = sampler._ended(Completion(ids, [0.0] * len(ids), "length", 0), ("zz", "bc"))
-    assert list(ended.token_ids) == ids[:3002] and ended.finish_reason == "stop" and len(texts) < 20
+    ended = Completion(ids, [0.0] * len(ids), "length", 0).until(("zz", "bc"), Tokenizer().decode)
+    assert list(ended.token_ids) == ids[:3002] and ended.finish_reason == "stop" and len(texts) < 2 * 20
 
 
 def test_stops_are_tokens_texts_or_none(server, client):

@@ -30,6 +30,7 @@ from vllm_engine import (
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.data import load_tokenizer
 from corerl.errors import RunError
 from corerl_engines.weights import DeviceBucket, HostBucket
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
@@ -61,6 +62,20 @@ def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_r
     assert_generates_from_its_weights(backend, 3)
     assert {type(shared) for shared in backend._shared} == {BUCKET}
     assert not list(backend._process.folder.rglob("precompiled_headers"))  # of the start's time, ten seconds
+
+
+def test_a_text_ends_a_sample_a_few_tokens_later(backend: VllmBackend):
+    decode = load_tokenizer(ModelConfig(path=str(tiny_model()))).decode
+    sampling = SamplingParams(max_tokens=100, seed=5)
+    [[free]] = asyncio.run(backend.generate([GenerationRequest("free", PROMPT, sampling)]))
+    stop = decode([free.token_ids[:9]])[0][-2:]
+    request = GenerationRequest("stops", PROMPT, replace(sampling, stop=(stop,)))
+    [[ended], [other]] = asyncio.run(backend.generate([request, GenerationRequest("free", PROMPT, sampling)]))
+    first = len(free.until([stop], decode).token_ids)
+    assert ended.finish_reason == "stop" and first <= len(ended.token_ids) <= first + 8 < 60
+    assert ended.until([stop], decode).token_ids == free.token_ids[:first]
+    assert ended.log_probs == pytest.approx(free.log_probs[: len(ended.token_ids)], abs=TOLERANCE)
+    assert other.token_ids == free.token_ids
 
 
 def test_nobody_on_another_machine_can_connect(backend: VllmBackend):

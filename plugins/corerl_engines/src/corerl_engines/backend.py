@@ -76,6 +76,8 @@ class EngineBackend:
         check_record(rollout)
         self._kind, self._tested, self._options = kind, tested, options
         settings = {"record": list(rollout.record), "top_log_probs": rollout.top_log_probs, **settings}
+        settings |= {"tokenizer": _absolute(model.tokenizer_path or model.path)[0]}
+        settings |= {"trust_remote_code": model.trust_remote_code}
         self._dtype = compute_dtype(model, device)
         self._model, self._adapters = model, rollout.adapters if takes(model, rollout) else 0
         if (gpus := rollout.gpus_per_engine) > 1:
@@ -395,5 +397,9 @@ class _Lane:
 
 def model_arguments(model: ModelConfig) -> tuple[str, bool]:
     """The model's path for a process in another folder, and whether it is a local folder."""
-    folder = Path(model.path).expanduser()
-    return (str(folder.absolute()), True) if folder.is_dir() else (model.path, False)
+    return _absolute(model.path)
+
+
+def _absolute(path: str) -> tuple[str, bool]:
+    folder = Path(path).expanduser()
+    return (str(folder.absolute()), True) if folder.is_dir() else (path, False)

@@ -27,6 +27,7 @@ def described(request: GenerationRequest) -> dict[str, Any]:
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "stop_token_ids": list(sampling.stop_token_ids),
+        "stop": list(sampling.stop),
         "ignore_eos": sampling.ignore_eos,
         "seed": sampling.seed,
         "images": described_images(request),

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import Completion, Decode, GenerationRequest, OnFinished
 from corerl.contracts.token_columns import TokenValues
+from corerl.data import load_tokenizer
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl_hf.batching import plan_batches
@@ -108,7 +110,7 @@ class HfBackend:
     """
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: HfOptions) -> None:
-        self._max_batch_size = options.max_batch_size
+        self._max_batch_size, self._source = options.max_batch_size, model
         self._max_prefill_tokens = options.max_prefill_tokens or MAX_PREFILL_TOKENS[device]
         top = rollout.top_log_probs if "top_log_probs" in rollout.record else 0
         self._recorded = Recorded("kept_tokens" in rollout.record, top)
@@ -270,6 +272,10 @@ class HfBackend:
                 f"{self._adapters})"
             )
 
+    @functools.cached_property
+    def _decode(self) -> Decode:
+        return load_tokenizer(self._source).decode
+
     def _steps(self, joint: _Joint) -> Generator[None, None, None]:
         self.health()
         if self._not_ready:
@@ -284,6 +290,7 @@ class HfBackend:
                 recorded=self._recorded,
                 routers=self._routers,
                 images=self._images,
+                decode=self._decode if any(row.request.sampling.stop for row in rows) else None,
             )
             batch.bitwise = self._bitwise
             adapter = rows[0].request.adapter

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from corerl.contracts.rollout_backends import Decode, stop_place
 from corerl.contracts.token_columns import TokenValues
 from corerl_hf.batching import Prompt, Row
 from corerl_hf.experts import Experts
@@ -22,6 +23,9 @@ from corerl_torch.token_statistics import log_distribution
 
 STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 8}
 """tokens generated between the host's checks for finished rows; on a GPU each check waits for the device"""
+
+STOP_TOKENS = 16
+"""tokens that are read for a stopping text, beside one for each of its bytes: those of the last look, and of no text"""
 
 DROP_SHARE = 1 / 16
 """finished rows leave the batch if they are at least this share of it"""
@@ -41,6 +45,7 @@ class Batch:
         recorded: columns of tokens to record.
         routers: those of the model that record their choices; None: none does.
         images: of a model that reads images, or None.
+        decode: of the tokenizer, for rows that stop at texts.
 
     Attributes:
         responses: the generated tokens so far, in the order of ``rows``.
@@ -59,7 +64,10 @@ class Batch:
         recorded: Recorded = NOTHING,
         routers: Routers | None = None,
         images: ImageInputs | None = None,
+        decode: Decode | None = None,
     ) -> None:
+        self._decode = decode
+        self._stopping = [number for number, row in enumerate(rows) if row.request.sampling.stop]
         self._model, self._rows, self._aborted, self._images = model, rows, aborted, images
         self._routers, self._experts = routers, Experts([], [])
         self._max_prefill_tokens, self._recorded = max_prefill_tokens, recorded
@@ -93,6 +101,7 @@ class Batch:
         with np.errstate(divide="ignore", invalid="ignore"):
             log_probs = probs if self.bitwise else np.log(probs)
         self.responses.add(self._live, tokens, log_probs, [each.columns for each in drawn])
+        self._stop()
         self._experts.add(self._live, self._sequences.step_experts)
         self._sequences.step_experts = []
         self._last_tokens = drawn[-1].tokens
@@ -104,6 +113,19 @@ class Batch:
     def columns(self, row: int, length: int) -> dict[str, TokenValues]:
         """The recorded columns of a row with ``length`` response tokens."""
         return {COLUMN: self._experts.of(row, length)} if self._routers and self._sequences else {}
+
+    def _stop(self) -> None:
+        """End rows that have written a text that stops them."""
+        if self._decode is None:
+            return
+        for row in self._stopping:
+            if self.responses.going[row]:
+                stop, tokens = self._rows[row].request.sampling.stop, self.responses.tokens(row)
+                last = tokens[-(STOP_TOKENS + max(len(text.encode()) for text in stop)) :]
+                if stop_place(last, stop, self._decode) is not None:
+                    end = stop_place(tokens, stop, self._decode)
+                    if end is not None:
+                        self.responses.stop(row, end)
 
     def _going(self) -> bool:
         """End aborted rows; returns whether any row is unfinished."""

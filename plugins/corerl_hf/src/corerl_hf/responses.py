@@ -76,6 +76,17 @@ class Responses:
         self._lengths[rows[over]] = ends[over]
         self.going[rows[over]] = False
 
+    def tokens(self, row: int) -> list[int]:
+        """Those of an unfinished row."""
+        tokens: list[int] = self._tokens[row, : self.generated].tolist()
+        return tokens
+
+    def stop(self, row: int, length: int) -> None:
+        """End an unfinished row behind ``length`` tokens."""
+        self.going[row] = False
+        self._lengths[row] = length
+        self._reasons[row] = "stop"
+
     def abort(self, rows: Sequence[int]) -> None:
         """End the unfinished ones of these rows."""
         for row in rows:

@@ -181,6 +181,7 @@ class SglangEngine:
             return_routed_experts=self._experts is not None,
             image_data=self._images(sample.asked),
             extra_key=named(sample.asked["adapter"]) if self.has_adapters else None,
+            stream=sample.stops is not None,
         )
         try:
             async for output in self._manager.generate_request(request, None):
@@ -188,7 +189,8 @@ class SglangEngine:
                 log_probs = [entry[0] for entry in facts.get("output_token_logprobs") or ()]
                 sample.token_ids = list(output["output_ids"])[: len(log_probs)]
                 sample.log_probs = log_probs[: len(sample.token_ids)]
-                sample.finish_reason = finish_reason(sample.asked, sample.token_ids, facts["finish_reason"]["type"])
+                given = (facts["finish_reason"] or {"type": "abort"})["type"]  # none as long as it goes on
+                sample.finish_reason = finish_reason(sample.asked, sample.token_ids, given)
                 if likely:
                     top = likeliest(facts.get("output_top_logprobs") or (), len(sample.token_ids), likely)
                     sample.columns |= self._recording.columns(sample.asked, *top)
@@ -196,6 +198,7 @@ class SglangEngine:
                     tokens = len(sample.asked["prompt_ids"]) + len(sample.token_ids)
                     routed = routed_experts(facts["routed_experts"], self._layers, self._experts.top_k)
                     sample.columns["experts"] = self._experts.column(routed[:tokens], tokens)
+                await sample.stop(self.abort)
         except asyncio.CancelledError:
             self._manager._dispatch_to_scheduler(AbortReq(rid=sample.engine_id))
             raise

@@ -166,6 +166,7 @@ class VllmEngine:
                 values = np.array(log_probs.logprobs).reshape(-1, 1 + likely)[of_tokens]
                 sample.columns |= self._recording.columns(sample.asked, token_ids, values)
             self._record(sample, getattr(completion, "routed_experts", None))
+            await sample.stop(self.abort)
 
     def _record(self, sample: Any, routed: Any) -> None:
         """The experts of the tokens that were read; an aborted request may lack those of its last tokens."""
@@ -281,7 +282,7 @@ def load_of(stats: Any, room: int) -> dict[str, float]:
 
 
 def sampling_params(sample: Any, likely: int) -> SamplingParams:
-    """vLLM's parameters; only ``stop_token_ids`` stop.
+    """vLLM's parameters; only ``stop_token_ids`` stop. Of a sample that texts end, each token is reported.
 
     Args:
         likely: number of most likely tokens that are reported at each position.
@@ -299,5 +300,5 @@ def sampling_params(sample: Any, likely: int) -> SamplingParams:
         logprobs=likely,
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.FINAL_ONLY if sample.stops is None else RequestOutputKind.CUMULATIVE,
     )

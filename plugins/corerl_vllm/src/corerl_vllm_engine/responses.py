@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.outputs import LogprobsLists
 
 TOKENS = 16
@@ -25,7 +26,7 @@ class Response:
         stops: tokens that end the response.
         longest: output tokens that end it.
         turn: a number of the request: of reports, and of questions for blocks, each step does a part.
-        due: number of tokens of the next report.
+        due, most: number of tokens of the next report, and of later ones.
         is_plain: whether the request needs one token a step, and nothing else.
         reported: number of most likely tokens that are reported at each position.
     """
@@ -36,6 +37,7 @@ class Response:
         "is_plain",
         "log_probs",
         "longest",
+        "most",
         "parts",
         "pending",
         "ranks",
@@ -48,7 +50,7 @@ class Response:
     )
 
     def __init__(self, request: Any, max_model_len: int, turn: int) -> None:
-        self.request, self.turn, self.due = request, turn, 1 + turn % TOKENS
+        self.request, self.turn, self.due, self.most = request, turn, 1 + turn % TOKENS, TOKENS
         self.tokens: list[int] = []
         self.log_probs: list[float] = []
         self.ranks: list[int] = []
@@ -59,6 +61,8 @@ class Response:
         if sampling is not None:
             self.stops = {sampling.eos_token_id, *(sampling.stop_token_ids or ())}
             self.reported = sampling.num_logprobs or 0
+            if sampling.output_kind is not RequestOutputKind.FINAL_ONLY:  # whoever reads it may end it
+                self.due = self.most = 1
             self.longest = min(request.max_tokens, max_model_len - request.num_prompt_tokens)
             self.is_plain = sampling.num_logprobs is not None and not (
                 sampling.min_tokens

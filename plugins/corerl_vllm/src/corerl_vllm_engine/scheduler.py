@@ -19,7 +19,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 
 from corerl_vllm_engine.blocks import asked_at_the_ends_of_blocks, has_full_attention
 from corerl_vllm_engine.cohort import Cohort
-from corerl_vllm_engine.responses import TOKENS, Response
+from corerl_vllm_engine.responses import Response
 
 EXTRAS = (
     "prompt_logprobs_dict",
@@ -355,7 +355,7 @@ class _Gathering:
         if not (first or output.finished or output.events or len(response.tokens) >= response.due):
             response.make_room()
             return False
-        response.due = response.due if first else TOKENS
+        response.due = response.due if first else response.most
         output.new_token_ids, output.new_logprobs = response.take()
         if response.experts:
             output.routed_experts, response.experts = np.concatenate(response.experts), []

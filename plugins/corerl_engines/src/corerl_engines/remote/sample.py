@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from .stops import StopTexts
+
 ABORT_AGAIN_SECONDS = 0.05
 
 
@@ -15,8 +17,11 @@ class Sample:
 
     ``aborted`` counts from the first moment on, while an engine may know a request only after a while.
     ``versions`` are [first token, version of the weights] of each run of tokens. No ``engine_id`` is the beginning of
-    another.
+    another. With ``stops``, texts end the sample: the engine reports each token, and calls :meth:`stop`.
     """
+
+    stops: "StopTexts | None" = None
+    has_stopped = False
 
     def __init__(self, asked: dict[str, Any], index: int, engine_id: str, weight_version: int) -> None:
         self.asked = asked
@@ -48,6 +53,14 @@ class Sample:
             await generate(self)
         finally:
             self.done = True
+            if self.has_stopped and self.finish_reason == "abort" and not self.aborted:
+                self.finish_reason = "stop"
+
+    async def stop(self, abort: Callable[[str], Awaitable[None]]) -> None:
+        """End the sample if its tokens so far have a text that does so."""
+        if self.stops is not None and not self.has_stopped and self.stops.are_in(self.token_ids, self.asked["stop"]):
+            self.has_stopped = True
+            await abort(self.engine_id)
 
     async def abort(self, abort: Callable[[str], Awaitable[None]]) -> None:
         """Repeat the abort until the sample has ended: an engine may ignore ids of requests that it has not accepted

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from . import frames
 from .sample import Sample, finish
+from .stops import StopTexts
 
 Answer = tuple[dict[str, Any], bytes]
 
@@ -22,6 +23,7 @@ PROBE = {
     "top_k": -1,
     "min_p": 0.0,
     "stop_token_ids": [],
+    "stop": [],
     "ignore_eos": True,
     "seed": 0,
 }
@@ -156,14 +158,15 @@ async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     facts["keeps_layouts"] = getattr(engine, "keeps_layouts", False)
     writer.write(frames.pack({"event": "load", "load": await engine.report()}))
     writer.write(frames.pack({"event": "ready", **facts}))
-    await Server(engine, writer, loaded=settings["loaded"]).run(reader)
+    stops = StopTexts(settings.get("tokenizer", ""), trust_remote_code=settings.get("trust_remote_code", False))
+    await Server(engine, writer, loaded=settings["loaded"], stops=stops).run(reader)
 
 
 class Server:
     """Runs operations on arrival; operations overlap."""
 
-    def __init__(self, engine: Engine, writer: asyncio.StreamWriter, *, loaded: bool) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, writer: asyncio.StreamWriter, *, loaded: bool, stops: StopTexts) -> None:
+        self._engine, self._stops = engine, stops
         self._writer = writer
         self._versions = {0: 0}
         """the version of each adapter that has values; all weights are number 0"""
@@ -262,6 +265,9 @@ class Server:
             for position, request in enumerate(message["requests"])
             for index in range(request["n"])
         ]
+        for sample in samples:
+            if sample.asked.get("stop") and await self._stops.ready():
+                sample.stops = self._stops
         self._samples.update({sample.engine_id: sample for sample in samples})
         try:
             await finish([asyncio.create_task(sample.run(self._engine.generate)) for sample in samples])

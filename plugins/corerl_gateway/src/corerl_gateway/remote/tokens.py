@@ -75,6 +75,8 @@ def sampling_of(sampling: SamplingParams) -> dict[str, Any]:
     }
     if sampling.top_k > 0:
         params["top_k"] = sampling.top_k
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
     return {**params, "ignore_eos": True} if sampling.ignore_eos else params
 
 

@@ -105,9 +105,10 @@ def sample(fields: Fields, limits: Limits, stop_token_ids: tuple[int, ...]) -> S
         top_p=1.0 if top_p is None else top_p,
         top_k=top_k if top_k else -1,
         stop_token_ids=stop_token_ids if ids is None else ids,
+        stop=texts,
         seed=secrets.randbits(62) if seed is None else seed % 2**62,
     )
-    return SampleRequest(prompt, sampling, texts, **_scores(fields, prompt, limits))
+    return SampleRequest(prompt, sampling, **_scores(fields, prompt, limits))
 
 
 def _prompt(fields: Fields, limits: Limits) -> list[int]:

@@ -1,6 +1,5 @@
 """Samples: generation by the rollout backend with a client's weights, and scores by the trained model."""
 
-import bisect
 import contextlib
 import dataclasses
 import itertools
@@ -28,7 +27,6 @@ class SampleRequest:
     """A prompt, its sampling and the wanted scores.
 
     Attributes:
-        stop: texts that end a sample; the token that completes one is its last.
         prompt_log_probs: how many of the last tokens of the prompt are scored; 0: none.
         top: likeliest tokens at each scored token of the prompt.
         sample_top: the same, at each sampled token.
@@ -38,7 +36,6 @@ class SampleRequest:
 
     prompt: Sequence[int]
     sampling: SamplingParams
-    stop: tuple[str, ...] = ()
     prompt_log_probs: int = 0
     top: int = 0
     sample_top: int = 0
@@ -166,7 +163,7 @@ class Sampler:
 
     def _results(self, group: Group, samples: Sequence[list[Completion]]) -> list[SampleResult] | Exception:
         results = [
-            SampleResult([self._ended(sample, request.stop) for sample in own])
+            SampleResult([sample.until(request.sampling.stop, self._tokenizer.decode) for sample in own])
             for request, own in zip(group.requests, samples, strict=True)
         ]
         try:
@@ -175,24 +172,6 @@ class Sampler:
         except Exception as error:
             return error
         return results
-
-    def _ended(self, sample: Completion, stop: Sequence[str]) -> Completion:
-        """The sample up to the token that completes the first text of ``stop``."""
-        ids = list(sample.token_ids)
-
-        def has_ended(count: int) -> bool:
-            text = self._text(ids[:count])
-            return any(each in text for each in stop)
-
-        if not stop or not has_ended(len(ids)):
-            return sample
-        first = 1 + bisect.bisect_left(range(1, len(ids)), True, key=has_ended)  # the text of more tokens goes on
-        return dataclasses.replace(
-            sample, token_ids=ids[:first], log_probs=list(sample.log_probs)[:first], finish_reason="stop"
-        )
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode([list(ids)], skip_special_tokens=False)[0]
 
     def _score(self, state: State, request: SampleRequest, result: SampleResult) -> None:
         if request.scores_prompt:
