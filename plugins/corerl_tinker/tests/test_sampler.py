@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from types import SimpleNamespace
 
 import pytest
 from tinker_toys import KEYS, Client, Refused, datum, sample, sampler_of
@@ -78,7 +79,7 @@ def states():
 
 def made(adapters, failing=()):
     engine = Engine(adapters, failing)
-    return engine, Sampler(engine, engine, engine, None, adapters)
+    return engine, Sampler(engine, engine, engine, SimpleNamespace(decode=None), adapters)
 
 
 def test_groups_are_generated_together_with_the_weights_of_each(states, capsys):
