@@ -1,15 +1,18 @@
 """The one source of randomness of a run."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 
-def episode_seed(seed: int, sample: int, turn: int) -> int:
-    """The seed of one turn in one of the episodes of a request whose seed is ``seed``."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(sample, turn))
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+def derived_seed(seed: int, *parts: bytes) -> int:
+    """A seed, 0 to 2**63 - 1, for each seed and sequence of parts."""
+    digest = hashlib.blake2b(seed.to_bytes(16, "little", signed=True), digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return int.from_bytes(digest.digest(), "little") >> 1
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, MeasuredChat, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.contracts.token_columns import TokenValues
@@ -13,7 +15,7 @@ from corerl.contracts.tokenizers import ChatTokenizer, SizedTokenizer
 from corerl.contracts.workers import Requests
 from corerl.errors import RefusedError, RunError, TooLongError
 from corerl.rollout.groups import Group
-from corerl.seeding import episode_seed
+from corerl.seeding import derived_seed
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -24,6 +26,7 @@ class Node:
         number: of the request in its episode, in the order of asking.
         parent: the request that it continues.
         read: tokens behind the parent's; of a request without a parent all of its tokens.
+        seed: of the sample.
         turn: the sample.
         text: of the sample, without special tokens.
         room: tokens that fit into its conversation behind it.
@@ -35,6 +38,7 @@ class Node:
     number: int
     parent: "Node | None"
     read: list[int]
+    seed: int
     turn: Completion
     text: str
     room: int
@@ -97,8 +101,9 @@ class Recorder:
         self._services = services or Services()
         self._roots: list[Node] = []
         self._asked = 0
-        self._same: Counter[tuple[int, int]] = Counter()
-        """(parent, hash of the tokens read) -> equal requests so far"""
+        self._first_seed = derived_seed(group.seed, sample.to_bytes(8, "little"))
+        self._same: Counter[int] = Counter()
+        """seed -> equal requests so far"""
         self._chat: Chat | None = None
         self._address: Address | None = None
         self._is_over = False
@@ -185,10 +190,11 @@ class Recorder:
             return Sampled((), "", "length")
         number, name = self._asked, f"{self.group.name}.{self._sample}"
         self._asked += 1
+        seed = self._seed(parent, read, media)
         sampling = dataclasses.replace(
             self.group.sampling,
             n=1,
-            seed=self._seed(parent, read),
+            seed=seed,
             max_tokens=min(room, max_tokens or room),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
@@ -203,7 +209,7 @@ class Recorder:
         turn = turn.until(sampling.stop, self.tokenizer.decode)
         [text] = self.tokenizer.decode([turn.token_ids])
         times = (asked, sent[0], self._now())
-        self._add(Node(number, parent, read, turn, text, room - len(turn.token_ids), times, media))
+        self._add(Node(number, parent, read, seed, turn, text, room - len(turn.token_ids), times, media))
         return Sampled(turn.token_ids, text, turn.finish_reason, turn.log_probs)
 
     def _now(self) -> float:
@@ -255,13 +261,13 @@ class Recorder:
             )
         return further - max(0, len(read) - begins)
 
-    def _seed(self, parent: Node | None, read: Sequence[int]) -> int:
-        """A function of the request's place in its conversation, and of the number of equal requests before it."""
-        key = (-1 if parent is None else parent.number, hash(tuple(read)))
-        again, self._same[key] = self._same[key], self._same[key] + 1
-        depth = 0 if parent is None else len(parent.path())
-        seed = episode_seed(self.group.seed, self._sample, depth)
-        return episode_seed(seed, 0, again) if again else seed
+    def _seed(self, parent: Node | None, read: Sequence[int], media: Mapping[str, Any]) -> int:
+        """A function of what the request reads, its conversation before, and the number of equal requests before it."""
+        before = self._first_seed if parent is None else parent.seed
+        columns = [media[name].values for name in sorted(media) if isinstance(media[name], TokenValues)]
+        seed = derived_seed(before, *(np.asarray(each).tobytes() for each in [np.array(read, "<i8"), *columns]))
+        again, self._same[seed] = self._same[seed], self._same[seed] + 1
+        return derived_seed(seed, bytes([0]) * again) if again else seed
 
     def _add(self, node: Node) -> None:
         self.nodes.append(node)

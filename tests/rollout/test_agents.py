@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
+import struct
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -26,7 +28,6 @@ from corerl.rollout.player import Player
 from corerl.rollout.recorder import Services
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_agent
-from corerl.seeding import episode_seed
 
 CHAT = [{"role": "user", "content": "Go."}]
 PROMPT = (1, 2, 3)
@@ -85,16 +86,48 @@ def test_a_plain_function_of_two_requests_is_one_row(play):
     assert (scored.results[0].score, scored.results[0].components, episode.turns) == (2.0, {"agent": 2.0}, 2)
 
 
-def test_seeds_names_and_sessions_are_functions_of_place(play):
+def hashed(seed, data):
+    """By hand: 63 bits of blake2b over the seed, and the length and bytes of what is read."""
+    text = seed.to_bytes(16, "little") + len(data).to_bytes(8, "little") + data
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") // 2
+
+
+def test_seeds_names_and_sessions_are_functions_of_sample_and_conversation(play):
     policy = Policy()
     play(two_turns, policy=policy, n=2)
     given = {request.request_id: (request.session, request.sampling.seed) for request in policy.requests}
-    assert given == {
-        f"train-0.{sample}-{turn}": (f"train-0.{sample}", episode_seed(11, sample, turn))
-        for sample in (0, 1)
-        for turn in (0, 1)
-    }
+    expected = {}
+    for sample in (0, 1):
+        seed = hashed(11, struct.pack("<q", sample))
+        for turn, read in enumerate([(1, 2, 3), (97, 98)]):
+            seed = hashed(seed, struct.pack(f"<{len(read)}q", *read))
+            expected[f"train-0.{sample}-{turn}"] = f"train-0.{sample}", seed
+    assert given == expected
     assert {request.sampling.n for request in policy.requests} == {1}
+
+
+def test_requests_with_other_prompts_have_other_seeds_in_any_order(play):
+    """Sub-agents at one depth, branches of one turn, and the same request again; two sub-agents read the same later."""
+
+    async def ask(task, model, backwards):
+        first = await model.generate(task.prompt_ids)
+        path = [*task.prompt_ids, *first.token_ids]
+        prompts = [[8], [9], [8, 9], [*path, 5], [*path, 6], list(task.prompt_ids)]
+        for prompt in reversed(prompts) if backwards else prompts:
+            answer = await model.generate(prompt)
+            await model.generate([*prompt, *answer.token_ids, 7])
+
+    found = []
+    for backwards in (False, True):
+        policy = Policy()
+
+        async def agent(task, model, backwards=backwards):
+            await ask(task, model, backwards)
+
+        play(agent, policy=policy, max_tokens=40, max_prompt_length=8)
+        found.append({request.sampling.seed for request in policy.requests})
+        assert len(found[-1]) == len(policy.requests) == 13
+    assert found[0] == found[1]
 
 
 def test_an_agent_gets_the_row_its_tokens_and_the_seed_of_its_group(play):
