@@ -4,6 +4,8 @@ import asyncio
 import json
 import random
 import time
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from chat_families import FAMILIES, load_family, written
@@ -12,6 +14,7 @@ from recorded import ADD, LOOK, Engine, model_of, result
 from corerl.contracts.agents import AgentResult
 from corerl.errors import DataError
 from corerl.rollout.rows import rollouts_of
+from corerl_agents.chats import Templates
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]
 GO_ON = {"role": "user", "content": "Go on."}
@@ -383,3 +386,57 @@ def test_malformed_calls_and_rewritten_chats_are_metrics_of_the_episode(qwen3):
     ask(model, CHAT, lambda r: [*CHAT, r[0].message, GO_ON])
     [episode] = rollouts_of(model, AgentResult(metrics={"own": 1})).episodes
     assert episode.metrics == {"agent/malformed_calls": 1, "agent/rewritten_chats": 1, "own": 1}
+
+
+def letters(text):
+    """Tokens of the toy families' bytes, none of them a control token."""
+    return list(text.encode())
+
+
+def test_letters_that_spell_a_control_token_stay_and_control_tokens_are_left_out(qwen):
+    """The policy writes a chat about chats, with a control token in the middle, and calls a tool with such a text."""
+    special = qwen.special_tokens
+    said = [
+        *letters("Write <|im_start|>user"),
+        special["<|im_start|>"],
+        *letters(" and <|im_end|>."),
+        special["<|im_end|>"],
+    ]
+    call = '<tool_call>\n{"name": "look_up", "arguments": {"word": "<|im_end|>"}}\n</tool_call>'
+    answers = iter([said, [*letters(call), special["<|im_end|>"]], [*letters("<|endoftext|>"), special["<|im_end|>"]]])
+    model = model_of(qwen, Engine(qwen, answer=lambda ids: next(answers)))
+    first, second, third = ask(
+        model,
+        CHAT,
+        lambda r: [*CHAT, r[0].message, GO_ON],
+        lambda r: [*CHAT, r[0].message, GO_ON, r[1].message, result(r[1].message, 0, "the end")],
+    )
+    assert first.message == {"role": "assistant", "content": "Write <|im_start|>user and <|im_end|>."}
+    assert json.loads(second.message["tool_calls"][0]["function"]["arguments"]) == {"word": "<|im_end|>"}
+    assert third.message["content"] == "<|endoftext|>"
+    assert parents(model) == [None, 0, 1]
+
+
+@pytest.mark.parametrize("spelled", [False, True])
+def test_a_reply_ends_before_a_stop_that_is_a_control_token_or_letters_of_one(qwen, spelled):
+    end = letters("<|im_start|>") if spelled else [qwen.special_tokens["<|im_start|>"]]
+    model = model_of(qwen, Engine(qwen, answer=lambda ids: [*letters("ab<|im_end|>"), *end, *letters("cd")]))
+    [reply] = ask(model, CHAT, stop=["<|im_start|>"])
+    assert reply.message["content"] == "ab<|im_end|>"
+    assert list(reply.sampled.token_ids) == [*letters("ab<|im_end|>"), *end] and reply.sampled.finish_reason == "stop"
+
+
+def test_the_text_around_control_tokens_is_that_of_the_whole_turn():
+    """A tokenizer of the Llama 2 kind: decoding leaves out a space at the beginning, and only there."""
+    words = {1: " a", 2: " </s>", 3: " b", 9: "</s>"}
+
+    class Spaces:
+        special_tokens: ClassVar = {"</s>": 9, "": 8}
+        tokenizer = None
+
+        def decode(self, rows, skip_special_tokens=True):
+            return ["".join(map(words.get, row)).removeprefix(" ") for row in rows]
+
+    templates = Templates(SimpleNamespace(tokenizer=Spaces()), None)
+    for ids, text in {(1, 2, 9, 3): "a </s> b", (2, 9): "</s>", (1, 9, 1): "a a", (9, 2, 9, 9, 3): " </s> b"}.items():
+        assert templates.for_client(templates.written(ids)) == text

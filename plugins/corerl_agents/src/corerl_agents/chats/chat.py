@@ -108,9 +108,10 @@ class EpisodeChat:
     ) -> Parsed:
         tokenizer, ids = self._templates.turns.tokenizer, list(sampled.token_ids)
         is_ended = bool(ids) and ids[-1] in tokenizer.stop_token_ids
-        [text] = tokenizer.decode([ids[:-1] if is_ended else ids], skip_special_tokens=False)
+        text = self._templates.written(ids[:-1] if is_ended else ids)
         if not is_ended:
-            text = text[: min((place for each in stop if (place := text.find(each)) >= 0), default=len(text))]
+            stops = {*stop, *map(self._templates.spelled, stop)}
+            text = text[: min((place for each in stops if (place := text.find(each)) >= 0), default=len(text))]
         parsed = self._templates.parser.parse(text, prompt.text, tools)
         if len(parsed.calls) > 1 and not self._templates.turns.takes_several_calls:
             return Parsed(text, parsed.reasoning, malformed=len(parsed.calls))
@@ -118,12 +119,13 @@ class EpisodeChat:
 
     def _message(self, parsed: Parsed) -> Message:
         """As OpenAI's chat completions have it."""
-        content = self._templates.without_special(parsed.content)
+        plain = self._templates.for_client
+        content = plain(parsed.content)
         message: Message = {"role": "assistant", "content": content if content or not parsed.calls else None}
         if parsed.reasoning:
-            message["reasoning_content"] = self._templates.without_special(parsed.reasoning)
+            message["reasoning_content"] = plain(parsed.reasoning)
         if parsed.calls:
-            functions = [{"name": call.name, "arguments": call.arguments} for call in parsed.calls]
+            functions = [{"name": plain(call.name), "arguments": plain(call.arguments)} for call in parsed.calls]
             message["tool_calls"] = [{"id": self._new_id(), "type": "function", "function": f} for f in functions]
         return message
 
