@@ -211,6 +211,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "agent/tool_call_seconds/{mean,max}", "s", "time of the tool calls of an episode, added up; agent `tools`"
         ),
+        Metric(
+            "agent/missed_calls/{mean,max}",
+            "calls",
+            "tool calls per episode in another spelling than that of `rollout.multi_turn.format`; they stay text",
+        ),
         Metric("agent/malformed_calls/{mean,max}", "calls", "tool calls of the policy per episode that cannot be read"),
         Metric(
             "agent/rewritten_chats/{mean,max}",

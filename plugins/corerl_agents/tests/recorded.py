@@ -33,10 +33,12 @@ class Engine:
         return [Completion(ids, [-0.5] * len(ids), "stop" if ends else "length", 0)]
 
 
-def model_of(tokenizer: Any, engine: Engine, room: int = 100_000, kwargs: Any = None) -> Recorder:
-    """The model of an episode, with chats."""
+def model_of(
+    tokenizer: Any, engine: Engine, room: int = 100_000, kwargs: Any = None, name: str | None = None
+) -> Recorder:
+    """The model of an episode, with chats; ``name`` is the format's."""
     turns = TurnTokenizer(tokenizer, kwargs)
-    templates = Templates(turns, Parser(tokenizer, format_of(tokenizer)))
+    templates = Templates(turns, Parser(tokenizer, format_of(tokenizer, name)))
     group = Group(Prompt(0, (1,), [], "acme", "42", {}), 7, SamplingParams(room), "train-0", "train", 0)
     return Recorder(engine, tokenizer, group, 0, room, Services(lambda model: EpisodeChat(model, templates)))
 

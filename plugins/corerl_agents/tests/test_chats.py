@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import random
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -12,6 +14,8 @@ from chat_families import FAMILIES, load_family, written
 from recorded import ADD, LOOK, Engine, model_of, result
 
 from corerl.contracts.agents import AgentResult
+from corerl.contracts.config import ModelConfig
+from corerl.data import load_tokenizer
 from corerl.errors import DataError
 from corerl.rollout.rows import rollouts_of
 from corerl_agents.chats import Templates
@@ -385,7 +389,64 @@ def test_malformed_calls_and_rewritten_chats_are_metrics_of_the_episode(qwen3):
     model = model_of(qwen3, Engine(qwen3, script))
     ask(model, CHAT, lambda r: [*CHAT, r[0].message, GO_ON])
     [episode] = rollouts_of(model, AgentResult(metrics={"own": 1})).episodes
-    assert episode.metrics == {"agent/malformed_calls": 1, "agent/rewritten_chats": 1, "own": 1}
+    counts = {"agent/malformed_calls": 1, "agent/missed_calls": 0, "agent/rewritten_chats": 1}
+    assert episode.metrics == {**counts, "own": 1}
+
+
+CODER = """```json
+{
+  "name": "look_up",
+  "arguments": {
+    "word": "tree"
+  }
+}
+```"""
+"""as Qwen2.5-Coder writes it"""
+
+
+def test_a_call_without_tags_is_counted_as_missed_and_shown_once(qwen, capsys):
+    model = model_of(qwen, Engine(qwen, [CODER + "<|im_end|>"] * 2 + [says("qwen2.5", "", CALLS)]))
+    for _ in range(2):
+        [reply] = ask(model, CHAT)
+        assert reply.message == {"role": "assistant", "content": CODER}
+    ask(model, CHAT)
+    assert model.chat_metrics["agent/missed_calls"] == 2 and model.chat_metrics["agent/malformed_calls"] == 0
+    said = capsys.readouterr().err
+    assert said.count("has not the spelling of format 'hermes', but that of 'json'") == 1 and "look_up" in said
+
+
+def test_the_format_json_reads_such_calls_and_their_turn_is_continued(qwen):
+    model = model_of(qwen, Engine(qwen, [CODER + "<|im_end|>", says("qwen2.5", "A plant.")]), name="json")
+    first, _ = ask(model, CHAT, lambda r: [*CHAT, r[0].message, result(r[0].message, 0, "a plant")])
+    [call] = first.message["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("look_up", {"word": "tree"})
+    assert first.message["content"] is None
+    second = sorted(model.nodes, key=lambda node: node.number)[1]
+    assert parents(model) == [None, 0]
+    assert qwen.decode([second.read], skip_special_tokens=False)[0].startswith("\n<|im_start|>user\n<tool_response>")
+    assert model.chat_metrics["agent/missed_calls"] == 0
+
+
+@pytest.mark.skipif("CORERL_REAL_MODELS" not in os.environ, reason="CORERL_REAL_MODELS names no folder of real models")
+def test_a_real_model_for_code_writes_calls_that_json_reads_and_hermes_misses():
+    """Greedy turns of Qwen2.5-Coder-0.5B-Instruct."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    path = Path(os.environ["CORERL_REAL_MODELS"]) / "qwen2.5-coder-0.5b"
+    tokenizer = load_tokenizer(ModelConfig(path=str(path)))
+    policy = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+
+    def answer(ids):
+        rows = torch.tensor([ids])
+        made = policy.generate(rows, attention_mask=torch.ones_like(rows), max_new_tokens=60, do_sample=False)
+        return made[0, len(ids) :].tolist()
+
+    for name, counts in (("hermes", (0, 2)), ("json", (2, 0))):
+        model = model_of(tokenizer, Engine(tokenizer, answer=answer), name=name)
+        questions = ["What is 17 + 25? Use the tool.", "Look up the word tree."]
+        replies = ask(model, *([{"role": "user", "content": question}] for question in questions))
+        calls = [call["function"]["name"] for reply in replies for call in reply.message.get("tool_calls", ())]
+        assert (len(calls), model.chat_metrics["agent/missed_calls"]) == counts, [reply.message for reply in replies]
+        assert calls == ["add", "look_up"][: len(calls)]
 
 
 def letters(text):

@@ -42,17 +42,19 @@ class EpisodeChat:
 
     Attributes:
         malformed_calls: tool calls of the policy that could not be read.
+        missed_calls: tool calls of the policy in another spelling than the format's, which stay text.
         rewritten: chats that continue a recorded one, whose earlier messages the template wrote differently.
     """
 
     def __init__(self, model: Model, templates: Templates) -> None:
-        self.malformed_calls, self.rewritten = 0, 0
+        self.malformed_calls, self.missed_calls, self.rewritten = 0, 0, 0
         self._model, self._templates, self._record, self._calls = model, templates, Record(), 0
 
     @property
     def metrics(self) -> Mapping[str, float | tuple[float, float]]:
         """Of the episode so far, in the form of :attr:`corerl.contracts.agents.AgentResult.metrics`."""
-        return {"agent/malformed_calls": self.malformed_calls, "agent/rewritten_chats": self.rewritten}
+        calls = {"agent/malformed_calls": self.malformed_calls, "agent/missed_calls": self.missed_calls}
+        return {**calls, "agent/rewritten_chats": self.rewritten}
 
     async def complete(
         self,
@@ -71,6 +73,9 @@ class EpisodeChat:
         sampled = await self._model.generate(ids, max_tokens=max_tokens, stop=stop, **media)
         parsed = self._parse(sampled, prompt, tools, stop)
         self.malformed_calls += parsed.malformed
+        self.missed_calls += parsed.missed
+        if parsed.missed:
+            self._templates.show_missed(parsed)
         message = self._message(parsed)
         if sampled.token_ids:
             self._add(request, prompt, sampled, message)

@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 
 from corerl.data import Message
+from corerl.terminal import say
 from corerl_agents.chats.messages import reasoning_of
-from corerl_agents.parsing import Parser
+from corerl_agents.parsing import Parsed, Parser
 from corerl_agents.parsing.parser import template_text
 from corerl_agents.turns import TurnTokenizer
 
@@ -23,6 +24,7 @@ class Templates:
         self._numbers = {token_id: text for text, token_id in special.items()}
         tokens = sorted(filter(None, special), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        self._shows_missed = True
         self._roles = {} if "developer" in template_text(turns.tokenizer) else {"developer": "system"}
 
     def shown(self, message: Message) -> Message:
@@ -34,6 +36,16 @@ class Templates:
         if self.turns.reasoning_key is not None and reasoning:
             shown[self.turns.reasoning_key] = reasoning
         return shown
+
+    def show_missed(self, parsed: Parsed) -> None:
+        """Print the first turn with calls that the format does not read."""
+        if self._shows_missed:
+            self._shows_missed = False
+            say(
+                f"a tool call of the policy stays text: it has not the spelling of format '{self.parser.name}', but "
+                f"that of '{parsed.spelling}' (agent/missed_calls counts such calls; with rollout.multi_turn.format="
+                f"{parsed.spelling} they are read): {parsed.content!r:.300}"
+            )
 
     def written(self, token_ids: Sequence[int]) -> str:
         """The text of the policy's tokens, with a mark in letters that only spell a control token."""

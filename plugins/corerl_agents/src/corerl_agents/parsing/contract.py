@@ -25,12 +25,16 @@ class Parsed:
     Attributes:
         content: the text without reasoning and calls; malformed calls are part of it.
         malformed: number of calls that cannot be read.
+        missed: number of calls in the spelling of another format, which are part of the content.
+        spelling: name of that format.
     """
 
     content: str
     reasoning: str = ""
     calls: Sequence[Call] = field(default_factory=tuple)
     malformed: int = 0
+    missed: int = 0
+    spelling: str = ""
 
 
 class MalformedError(ValueError):

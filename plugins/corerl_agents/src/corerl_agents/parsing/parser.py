@@ -1,5 +1,6 @@
 """The format of a model, and its parser."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl_agents.parsing import marked, tagged
 from corerl_agents.parsing.contract import Call, Format, MalformedError, Parsed, Schemas, call_of, schemas_of
 from corerl_agents.parsing.harmony import harmony
+from corerl_agents.parsing.untagged import untagged
 from corerl_agents.turns import REASONING_KEYS
 
 NO_THOUGHTS = ("", "")
@@ -27,9 +29,10 @@ FORMATS = {
         Format("hermes", ("<tool_call>",), tagged.hermes),
         Format("llama", ("<|start_header_id|>", "parameters"), marked.llama),
         Format("plain", (), _no_calls),
+        Format("json", (), untagged),
     )
 }
-"""Tool-call formats by name, in the order in which a chat template is compared with their markers."""
+"""Tool-call formats by name, in the order in which a chat template is compared with their markers"""
 
 TRANSFORMERS = "transformers"
 """the response template of the tokenizer"""
@@ -78,6 +81,10 @@ class Parser:
             text: with special tokens, without the one that ends the turn.
             prompt: the text before it, of which the end may open the reasoning.
         """
+        parsed = self._parsed(text, prompt, tools)
+        return dataclasses.replace(parsed, **_missed(parsed, schemas_of(tools))) if tools else parsed
+
+    def _parsed(self, text: str, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Parsed:
         if self._format is None:
             return self._by_transformers(text, prompt, tools)
         reasoning, rest = self._without_reasoning(text, prompt)
@@ -115,6 +122,16 @@ class Parser:
         if calls and not tools:
             return Parsed(text)
         return Parsed(str(message.get("content") or ""), str(reasoning), calls)
+
+
+def _missed(parsed: Parsed, schemas: Schemas) -> dict[str, Any]:
+    """Of a turn without calls: the number of those that another format reads as calls of known tools, and its name."""
+    if not parsed.calls and not parsed.malformed and any(name in parsed.content for name in schemas):
+        for other in sorted(FORMATS.values(), key=lambda each: each.name == "llama"):  # which also reads bare JSON
+            calls = other.calls(parsed.content, schemas).calls
+            if calls and all(call.name in schemas for call in calls):
+                return {"missed": len(calls), "spelling": other.name}
+    return {}
 
 
 def _call(value: Mapping[str, Any]) -> Call:
