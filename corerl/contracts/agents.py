@@ -86,7 +86,7 @@ class Model(Protocol):
         most count) and ``data.max_response_length`` further tokens, read ones included.
 
         Args:
-            max_tokens: 1 or more; None: all that is left of the room.
+            max_tokens: None: all that is left of the room; 0: nothing is asked, and nothing recorded.
             stop: texts; the sample ends with the token that completes the first of them.
             media: column (``images``) -> values of ``token_ids``, by the tokenizer (``encode_media``); None: those of
                 the request that this one continues, or of the row.
@@ -109,7 +109,9 @@ class Model(Protocol):
         """Answer a chat; messages that continue a recorded chat continue its very tokens.
 
         Args:
-            messages: as OpenAI's chat completions have them.
+            messages: as OpenAI's chat completions have them. If the last one is the assistant's and has the key
+                ``prefix``, true, the policy continues it, and the reply has the further content alone.
+            max_tokens: as of :meth:`generate`; with 0 the reply has ``prompt_tokens`` alone.
             tools: ``{"type": "function", "function": {"name", "description", "parameters"}}`` each.
 
         Raises:

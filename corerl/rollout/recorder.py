@@ -17,6 +17,9 @@ from corerl.errors import RefusedError, RunError, TooLongError
 from corerl.rollout.groups import Group
 from corerl.seeding import derived_seed
 
+LARGEST_VOCABULARY = 2**31
+"""of a tokenizer that does not know its size: engines hold ids in 32 bits"""
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Node:
@@ -180,6 +183,8 @@ class Recorder:
     ) -> Sampled:
         if self._is_over:
             raise RunError("an agent sent a request after its episode's end")
+        if max_tokens == 0:
+            return Sampled((), "", "length")
         parent, read = self._continued(token_ids, given)
         media = self._media(parent, token_ids) if given is None else given
         self._check_vocabulary(read)
@@ -234,8 +239,9 @@ class Recorder:
         }
 
     def _check_vocabulary(self, read: Sequence[int]) -> None:
-        size = self.tokenizer.vocabulary_size if isinstance(self.tokenizer, SizedTokenizer) else None
-        if size is not None and read and not 0 <= min(read) <= max(read) < size:
+        own = self.tokenizer.vocabulary_size if isinstance(self.tokenizer, SizedTokenizer) else None
+        size = LARGEST_VOCABULARY if own is None else own
+        if read and not 0 <= min(read) <= max(read) < size:
             wrong = next(each for each in read if not 0 <= each < size)
             raise RefusedError(f"token id {wrong} is outside the model's vocabulary of {size}")
 

@@ -19,6 +19,7 @@ from corerl.data import load_tokenizer
 from corerl.errors import DataError
 from corerl.rollout.rows import rollouts_of
 from corerl_agents.chats import Templates
+from corerl_agents.chats.messages import digests, readable
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]
 GO_ON = {"role": "user", "content": "Go on."}
@@ -501,3 +502,130 @@ def test_the_text_around_control_tokens_is_that_of_the_whole_turn():
     templates = Templates(SimpleNamespace(tokenizer=Spaces()), None)
     for ids, text in {(1, 2, 9, 3): "a </s> b", (2, 9): "</s>", (1, 9, 1): "a a", (9, 2, 9, 9, 3): " </s> b"}.items():
         assert templates.for_client(templates.written(ids)) == text
+
+
+def texts(tokenizer, model):
+    """Of what each request read, in the order of the requests."""
+    nodes = sorted(model.nodes, key=lambda node: node.number)
+    return [tokenizer.decode([node.read], skip_special_tokens=False)[0] for node in nodes]
+
+
+def begun(text):
+    return {"role": "assistant", "content": text, "prefix": True}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_turn_that_the_client_has_begun_is_continued(tmp_path_factory, name):
+    family = load_family(tmp_path_factory.mktemp(name), name)
+    thought = {"thought": "Hm."} if name == "qwen3-thinking" else {}
+    script = [says(name, "Hi.", **thought), "42}" + FAMILIES[name].end, says(name, "Bye.", **thought)]
+    model = model_of(family, Engine(family, script))
+    first, second, third = ask(
+        model,
+        CHAT,
+        lambda r: [*CHAT, r[0].message, GO_ON, begun('{"a": ')],
+        lambda r: [*CHAT, r[0].message, GO_ON, {"role": "assistant", "content": '{"a": 42}'}, GO_ON],
+        tools=(),
+    )
+    assert (first.message["content"], second.message["content"], third.message["content"]) == ("Hi.", "42}", "Bye.")
+    read = texts(family, model)
+    assert read[1].endswith('{"a": ') and not read[2].endswith('{"a": ')
+    assert parents(model)[1:] == [None if thought else 0, 1]  # the template drops the thought of an earlier turn
+    if thought:
+        return
+    [completion], [episode] = rollouts_of(model, AgentResult()).completions, rollouts_of(model, AgentResult()).episodes
+    trained = [token for token, own in zip(completion.token_ids, episode.response_mask, strict=True) if own]
+    assert trained == [token for node in sorted(model.nodes, key=lambda n: n.number) for token in node.turn.token_ids]
+
+
+def test_a_begun_turn_may_be_a_tool_call_or_empty_and_a_finished_one_stays_finished(qwen):
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+    script = [call[20:] + "<|im_end|>", *[says("qwen2.5", "3")] * 2]
+    model = model_of(qwen, Engine(qwen, script))
+    first, second, third = ask(
+        model, [*CHAT, begun(call[:20])], [*CHAT, begun("")], [*CHAT, begun("2") | {"prefix": False}]
+    )
+    assert json.loads(first.message["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+    assert first.message["content"] is None and second.message["content"] == third.message["content"] == "3"
+    start = "<|im_start|>assistant\n"
+    ends = [text.rpartition(start)[2] for text in texts(qwen, model)]
+    assert ends == [call[:20], "", ""] and texts(qwen, model)[2].endswith(f"{start}2<|im_end|>\n{start}")
+    with pytest.raises(DataError, match="a turn with tool calls cannot be continued"):
+        ask(model, [*CHAT, {**first.message, "prefix": True}])
+    with pytest.raises(DataError, match="a turn with reasoning alone cannot be continued"):
+        ask(model, [*CHAT, begun("") | {"reasoning_content": "Hm."}])
+
+
+def test_the_policys_own_turn_that_was_cut_off_goes_on_with_its_very_tokens(qwen):
+    """Twice; the chat then continues the whole turn."""
+    cut = iter(["One, ", "two, ", "three.<|im_end|>", says("qwen2.5", "Four.")])
+    model = model_of(qwen, Engine(qwen, answer=lambda ids: qwen.encode([next(cut)])[0]))
+    replies = ask(
+        model,
+        CHAT,
+        lambda r: [*CHAT, begun("One, ")],
+        lambda r: [*CHAT, begun("One, two,")],  # some clients cut white space
+        lambda r: [*CHAT, {"role": "assistant", "content": "One, two, three."}, GO_ON],
+    )
+    assert [reply.message["content"] for reply in replies] == ["One, ", "two, ", " three.", "Four."]
+    assert texts(qwen, model)[1:3] == ["", ""] and parents(model) == [None, 0, 1, 2]
+    [episode] = rollouts_of(model, AgentResult()).episodes
+    assert not episode.branches and model.chat_metrics["agent/rewritten_chats"] == 0
+
+
+def test_with_zero_tokens_a_request_is_counted_and_nothing_else(qwen):
+    model = model_of(qwen, Engine(qwen, [says("qwen2.5", "", CALLS), says("qwen2.5", "3")]))
+
+    def later(r):
+        return [*CHAT, r[-1].message, result(r[-1].message, 0, "3")]
+
+    async def play():
+        counted = [await model.chat(CHAT, tools=(ADD, LOOK), max_tokens=0)]
+        asked = [await model.chat(CHAT, tools=(ADD, LOOK))]
+        counted.append(await model.chat(later(asked), tools=(ADD, LOOK), max_tokens=0))
+        asked.append(await model.chat(later(asked), tools=(ADD, LOOK)))
+        return counted, asked
+
+    counted, asked = asyncio.run(play())
+    assert [each.prompt_tokens for each in counted] == [each.prompt_tokens for each in asked]
+    assert [each.prompt_tokens for each in asked] == [len(ids) for ids, _ in model._queue.asked]
+    assert len(model.nodes) == 2 and not any(each.sampled.token_ids for each in counted)
+
+
+def test_a_result_has_the_name_of_its_call_and_older_forms_are_those_of_today():
+    calls = [
+        {"id": f"x{place}", "function": {"name": name, "arguments": "{}"}}
+        for place, name in enumerate(("add", "look_up"))
+    ]
+    turn, [older] = (
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        readable([{"role": "user", "content": "a"}]),
+    )
+    results = [
+        {"role": "tool", "tool_call_id": "x1", "content": "1"},
+        {"role": "tool", "tool_call_id": "x0", "content": "0"},
+    ]
+    named = readable([turn, *results, {"role": "tool", "tool_call_id": "other", "content": "?"}])
+    assert [message.get("name") for message in named] == [None, "look_up", "add", None]
+    given = readable([turn, {**results[0], "name": "mine"}])[1]
+    assert given["name"] == "mine" and "name" not in older
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    before = [
+        {"role": "assistant", "content": None, "function_call": function},
+        {"role": "function", "name": "add", "content": "3"},
+    ]
+    call = {"id": "c", "type": "function", "function": function}
+    today = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "3"},
+    ]
+    assert digests(readable(before), ()) == digests(readable(today), ())
+    [older_turn, older_result] = readable(before)
+    assert older_result == {
+        "role": "tool",
+        "name": "add",
+        "content": "3",
+        "tool_call_id": older_turn["tool_calls"][0]["id"],
+    }
+    with pytest.raises(DataError, match=r"function_call must be \{name, arguments\}"):
+        readable([{"role": "assistant", "content": "", "function_call": {"arguments": "{}"}}])

@@ -67,6 +67,8 @@ class ServedModel:
         Raises:
             ApiError: 400: there is no room for an answer.
         """
+        if max_tokens == 0:
+            return Sampled((), "", "length")
         room = self._serving.room - len(token_ids)
         if room < 1:
             whole = f"the request has {len(token_ids)} tokens, and {self._serving.room} are served with the answer"

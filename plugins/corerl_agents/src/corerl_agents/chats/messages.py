@@ -21,14 +21,35 @@ def readable(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """
     if not messages:
         raise DataError("a chat needs messages, and has none")
-    return [_readable(message, place) for place, message in enumerate(messages)]
+    return _named([_readable(message, place) for place, message in enumerate(messages)])
+
+
+def _named(messages: list[Message]) -> list[Message]:
+    """Results of tools with the names of the tools, which templates may show, and OpenAI's older form as today's."""
+    names, numbers, named = dict[str, str](), dict[str, str](), list[Message]()
+    for place, given in enumerate(messages):
+        message = dict(given)
+        function = message.pop("function_call", None)
+        if function is not None and message["role"] == "assistant" and "tool_calls" not in message:
+            message["tool_calls"] = [{"id": f"older{place:04d}", "type": "function", "function": function}]
+        for call in message.get("tool_calls", ()):
+            name, number = call["function"]["name"], str(call.get("id"))
+            names[number], numbers[name] = name, number
+        if message["role"] == "function":
+            message |= {"role": "tool", "tool_call_id": numbers.get(str(message.get("name")), "")}
+        if message["role"] == "tool" and (name := names.get(str(message.get("tool_call_id")), "")):
+            message.setdefault("name", name)
+        named.append(message)
+    return named
 
 
 def _readable(message: Mapping[str, Any], place: int) -> Message:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise DataError(f"message {place} of a chat must be a mapping with a role, not {message!r:.60}")
     kept = {key: value for key, value in message.items() if not _is_empty(value)}
-    calls = kept.get("tool_calls")
+    calls, function = kept.get("tool_calls"), kept.get("function_call")
+    if function is not None and not _is_call({"function": function}):
+        raise DataError(f"message {place} of a chat: function_call must be {{name, arguments}}")
     if calls is not None and not (isinstance(calls, Sequence) and all(map(_is_call, calls))):
         raise DataError(f"message {place} of a chat: tool_calls must be a list of {{function: {{name, arguments}}}}")
     content = _content(message.get("content"), place)

@@ -6,7 +6,11 @@ from typing import Any
 
 from corerl.contracts.token_columns import TokenValues
 from corerl.data import Message
+from corerl.errors import DataError
 from corerl_agents.chats.messages import digests, extended, readable, reasoning_of
+
+PREFIX = "prefix"
+"""key of the last message, the assistant's: true, if the policy continues it"""
 
 
 @dataclass(frozen=True)
@@ -16,17 +20,35 @@ class Request:
     Attributes:
         messages: see :func:`corerl_agents.chats.messages.readable`.
         digests: of each number of first messages.
+        begun: the turn of the policy that the client has begun; None: it has not.
     """
 
     messages: list[Message]
     tools: Sequence[Mapping[str, Any]]
     digests: list[bytes]
+    begun: Message | None = None
+
+    @property
+    def begun_text(self) -> str:
+        """The content of the begun turn."""
+        return "" if self.begun is None else str(self.begun["content"])
 
     @classmethod
     def read(cls, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> "Request":
         """Raises DataError for messages that are no chat."""
         given = readable(messages)
-        return cls(given, tools, digests(given, tools))
+        found = digests(given, tools)
+        if not given[-1].get(PREFIX) or given[-1]["role"] != "assistant":
+            return cls(given, tools, found)
+        if given[-1].get("tool_calls"):
+            raise DataError("a turn with tool calls cannot be continued: leave out its 'prefix'")
+        if reasoning_of(given[-1]) and not given[-1]["content"]:
+            raise DataError("a turn with reasoning alone cannot be continued: leave out the reasoning")
+        return cls(given[:-1], tools, found[:-1], given[-1])
+
+    def with_begun(self) -> "Request":
+        """The same with the begun turn as a message."""
+        return self if self.begun is None else Request.read([*self.messages, {**self.begun, PREFIX: False}], self.tools)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from typing import Any
 
 from corerl.contracts.agents import Model, Sampled
 from corerl.rollout.player import all_or_none
+from corerl.rollout.recorder import LARGEST_VOCABULARY
 from corerl_gateway.dialects.exchange import MOST_SAMPLES, event, new_id, read_sampling
 from corerl_gateway.dialects.log_probs import LEAST
 from corerl_gateway.errors import ApiError, invalid
@@ -86,8 +87,9 @@ class Tokens:
 def read_token_ids(fields: Fields) -> list[int]:
     """The tokens of a request."""
     value = fields.get("token_ids")
-    if not isinstance(value, list) or not value or set(map(type, value)) != {int} or min(value) < 0:
-        raise invalid("token_ids", "a list of at least one whole number, 0 or more")
+    is_list = isinstance(value, list) and value and set(map(type, value)) == {int}
+    if not is_list or not 0 <= min(value) <= max(value) < LARGEST_VOCABULARY:
+        raise invalid("token_ids", f"a list of at least one whole number, 0 to {LARGEST_VOCABULARY - 1}")
     return value
 
 
