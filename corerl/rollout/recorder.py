@@ -17,8 +17,8 @@ from corerl.errors import RefusedError, RunError, TooLongError
 from corerl.rollout.groups import Group
 from corerl.seeding import derived_seed
 
-LARGEST_VOCABULARY = 2**31
-"""of a tokenizer that does not know its size: engines hold ids in 32 bits"""
+LARGEST_VOCABULARY = 2**63
+"""of a tokenizer that does not know its size: ids are recorded in 64 bits"""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -127,12 +127,12 @@ def test_a_token_outside_the_vocabulary_is_refused_before_it_reaches_the_engine(
     assert model.failure is None and len(policy.requests) == 2
 
 
-@pytest.mark.parametrize("wrong", [2**31, 2**63, 10**30, -1])
+@pytest.mark.parametrize("wrong", [2**63, 10**30, -1])
 def test_a_token_that_no_engine_holds_is_refused_if_the_vocabulary_is_unknown(wrong):
     model = recorder(Policy())
     with pytest.raises(RefusedError, match=f"token id {wrong} is outside the model's vocabulary"):
         asyncio.run(model.generate([7, wrong]))
-    assert asyncio.run(model.generate([7, 2**31 - 1])).token_ids and model.failure is None
+    assert asyncio.run(model.generate([7, 2**63 - 1])).token_ids and model.failure is None
 
 
 def test_a_branch_inside_a_branch_reads_what_others_train():

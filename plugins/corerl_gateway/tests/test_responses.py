@@ -114,7 +114,6 @@ def test_a_response_of_another_episode_is_unknown():
     [
         ("text.format.type", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
         ("tool_choice", {"tools": [TOOL], "tool_choice": "required"}),
-        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
         ("background", {"background": True}),
         ("conversation", {"conversation": "conv_1"}),
         ("include", {"include": ["file_search_call.results"]}),

@@ -1,6 +1,8 @@
 """Reading of JSON from clients: every field is checked, and errors name its path."""
 
+import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +12,7 @@ LARGEST = 1e300
 """number"""
 MOST_TOP_K = 2**31 - 1
 """engines hold it in 32 bits"""
+PLACES = re.compile(r"\[\d+\]")
 DEPTH = 64
 """largest number of brackets within each other"""
 
@@ -70,8 +73,25 @@ class Fields:
     def __init__(self, values: Any, path: str = "") -> None:
         if not isinstance(values, dict):
             raise invalid(path or "body", "an object")
-        self.values: Mapping[str, Any] = values
+        self._values: Mapping[str, Any] = values
         self._path = path
+        self._read: set[str] = set()
+        self._objects: dict[str, list[Fields]] = {}
+        self._is_whole = False
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The whole object, unchecked."""
+        self._is_whole = True
+        return self._values
+
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """(path without places in lists, value) of each field that nobody has read."""
+        for name, value in self._values.items():
+            if not self._is_whole and name not in self._read and value is not None:
+                yield PLACES.sub("[]", self.path(name)), value
+        for each in itertools.chain.from_iterable(self._objects.values()):
+            yield from each.unread()
 
     def path(self, name: str) -> str:
         """The path of a field."""
@@ -79,11 +99,12 @@ class Fields:
 
     def get(self, name: str) -> Any:
         """The value, unchecked."""
-        return self.values.get(name)
+        self._read.add(name)
+        return self._values.get(name)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text; without a default it is required."""
-        value = self.values.get(name)
+        value = self.get(name)
         if value is None and default is not None:
             return default
         if not isinstance(value, str):
@@ -92,14 +113,14 @@ class Fields:
 
     def flag(self, name: str) -> bool:
         """A bool; false if it is left out."""
-        value = self.values.get(name)
+        value = self.get(name)
         if value is not None and not isinstance(value, bool):
             raise invalid(self.path(name), "true or false")
         return bool(value)
 
     def whole(self, name: str, least: int, most: int | None = None) -> int | None:
         """A whole number; None if it is left out."""
-        value = self.values.get(name)
+        value = self.get(name)
         if value is None:
             return None
         if (
@@ -114,7 +135,7 @@ class Fields:
 
     def number(self, name: str, least: float = -LARGEST, most: float = LARGEST) -> float | None:
         """A finite number; None if it is left out."""
-        value = self.values.get(name)
+        value = self.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
@@ -123,20 +144,25 @@ class Fields:
 
     def inner(self, name: str) -> "Fields | None":
         """An object; None if it is left out."""
-        value = self.values.get(name)
-        return None if value is None else Fields(value, self.path(name))
+        value = self.get(name)
+        if value is not None and name not in self._objects:
+            self._objects[name] = [Fields(value, self.path(name))]
+        return self._objects[name][0] if value is not None else None
 
     def items(self, name: str) -> "Iterator[Fields]":
         """The objects of a list; none if it is left out."""
-        value = self.values.get(name)
+        value = self.get(name)
         if value is not None and not isinstance(value, list):
             raise invalid(self.path(name), "a list")
-        for place, item in enumerate(value or ()):
-            yield Fields(item, f"{self.path(name)}[{place}]")
+        if name not in self._objects:
+            self._objects[name] = [
+                Fields(item, f"{self.path(name)}[{place}]") for place, item in enumerate(value or ())
+            ]
+        return iter(self._objects[name])
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts, or one text; none if it is left out."""
-        value = self.values.get(name)
+        value = self.get(name)
         found = [] if value is None else [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
             raise invalid(self.path(name), "a text or a list of texts, none of them empty")
@@ -144,6 +170,6 @@ class Fields:
 
     def refuse(self, name: str, remedy: str, *harmless: Any) -> None:
         """Raise ApiError if a field that the endpoint cannot honour has another value than the harmless ones."""
-        value = self.values.get(name)
+        value = self.get(name)
         if value is not None and value not in harmless:
             raise unsupported(self.path(name), remedy)

@@ -8,6 +8,7 @@ from aiohttp import web
 from corerl.contracts.agents import Model
 from corerl.errors import CoreRLError, DataError, RefusedError, TooLongError
 from corerl_gateway.bodies import read_body
+from corerl_gateway.dialects.allowed import name_unread
 from corerl_gateway.dialects.exchange import Exchange, dump
 from corerl_gateway.dialects.routes import ROUTES, ModelList, dialect_of, split
 from corerl_gateway.errors import ApiError
@@ -57,18 +58,21 @@ class Requests:
         return web.Response(body=dump(found), headers=JSON)
 
     async def _post(self, request: web.BaseRequest, session: Session, dialect: type[Exchange]) -> web.StreamResponse:
-        exchange = _read(await read_body(request, self._most_bytes, self._timeout), session, dialect)
+        body = await read_body(request, self._most_bytes, self._timeout)
+        exchange = _read(body, session, dialect)
         model = session.source(exchange.sampling)
         if not self._sessions.has(session):  # it ended while the body was read
             raise ended()
-        work = asyncio.get_running_loop().create_task(_ask(exchange, model))
-        session.start(work)
-        try:
+        mark = session.answers.mark(request.path, body, request.headers)
+        with session.answers.asked(mark, request.headers, lambda: self._start(exchange, model, session)) as work:
             if exchange.stream:
                 return await self._stream(request, exchange, work)
             return web.Response(body=await _result(work), headers=JSON)
-        finally:
-            work.cancel()  # of a client that has gone
+
+    def _start(self, exchange: Exchange, model: Model, session: Session) -> "asyncio.Task[bytes]":
+        work = asyncio.get_running_loop().create_task(_ask(exchange, model))
+        session.start(work)
+        return work
 
     async def _stream(
         self, request: web.BaseRequest, exchange: Exchange, work: "asyncio.Task[bytes]"
@@ -98,7 +102,10 @@ def _read(body: bytes, session: Session, dialect: type[Exchange]) -> Exchange:
         ApiError: it is wrong.
     """
     try:
-        return dialect(Fields(parse(body)), session)
+        fields = Fields(parse(body))
+        exchange = dialect(fields, session)
+        name_unread(fields)
+        return exchange
     except ApiError:
         raise
     except Exception as error:

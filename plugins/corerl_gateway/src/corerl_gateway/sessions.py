@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from corerl.contracts.agents import Model
+from corerl_gateway.answers import Answers
 from corerl_gateway.errors import ApiError
 
 T = TypeVar("T")
@@ -40,11 +41,13 @@ class Session:
     Attributes:
         number: first part of its path; '' for paths without one.
         under_way: tasks of requests.
+        answers: the latest, for clients that repeat a request.
         conversations: id of an answer of the Responses dialect -> the messages up to it.
         arguments: id of a tool call -> (its arguments as given to the client, the text that the policy wrote).
     """
 
     source: ModelSource
+    answers: Answers = field(default_factory=Answers, repr=False, kw_only=True)
     number: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     key: str = field(default_factory=new_key, repr=False)
     under_way: set["asyncio.Task[Any]"] = field(default_factory=set)

@@ -4,15 +4,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from corerl.contracts.agents import ChatReply
-from corerl_gateway.dialects.content import call, calls_of, chosen_tools, content, content_text, function_tools
+from corerl_gateway.dialects.content import PREFIX, call, calls_of, content, content_text
 from corerl_gateway.dialects.exchange import MOST_SAMPLES, ChatExchange, event, is_cut, new_id
 from corerl_gateway.dialects.log_probs import token_log_probs
+from corerl_gateway.dialects.tools import client_tools, custom_call, remember_input
 from corerl_gateway.errors import ApiError, invalid
 from corerl_gateway.fields import Fields
 from corerl_gateway.sessions import Session
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """role of a message -> role in the chat template"""
+RESULTS = ("tool", "function")
+"""roles of results; ``function`` is OpenAI's older one"""
 
 
 class ChatCompletions(ChatExchange):
@@ -21,10 +24,12 @@ class ChatCompletions(ChatExchange):
     def __init__(self, fields: Fields, session: Session) -> None:
         super().__init__(fields, session)
         refuse(fields)
-        self.messages = [read_message(each) for each in fields.items("messages")]
+        self.messages = [read_message(each, session) for each in fields.items("messages")]
         if not self.messages:
             raise invalid("messages", "a list of at least one message")
-        self.tools = chosen_tools(fields, function_tools(fields, "function"))
+        if _continues(fields, self.messages[-1]):
+            self.messages[-1][PREFIX] = True
+        self.tools, self.custom = client_tools(fields, flat=False)
         limit = fields.whole("max_completion_tokens", 1)
         self.max_tokens = fields.whole("max_tokens", 1) if limit is None else limit
         self.stop = fields.texts("stop")
@@ -45,7 +50,7 @@ class ChatCompletions(ChatExchange):
         choices = [
             {
                 "index": index,
-                "message": message_of(reply),
+                "message": self._message(reply),
                 "logprobs": self._log_probs(reply),
                 "finish_reason": finish_reason(reply),
             }
@@ -58,7 +63,7 @@ class ChatCompletions(ChatExchange):
         head = self._head("chat.completion.chunk")
         last = {"usage": None} if self.wants_usage else {}
         for index, reply in enumerate(self.replies):
-            for delta in deltas(message_of(reply)):
+            for delta in deltas(self._message(reply)):
                 yield event({**head, "choices": [_choice(index, delta)], **last})
             end = {"finish_reason": finish_reason(reply), "logprobs": self._log_probs(reply)}
             yield event({**head, "choices": [_choice(index, {}) | end], **last})
@@ -75,6 +80,20 @@ class ChatCompletions(ChatExchange):
     def failure(error: ApiError) -> bytes:
         """See :class:`corerl_gateway.dialects.exchange.Exchange`."""
         return event(openai_error(error))
+
+    def _message(self, reply: ChatReply) -> dict[str, Any]:
+        message = message_of(reply)
+        if "tool_calls" in message:
+            message["tool_calls"] = [self._written(each) for each in message["tool_calls"]]
+        return message
+
+    def _written(self, made: dict[str, Any]) -> dict[str, Any]:
+        """A tool call as the client's tool has it."""
+        name, arguments = made["function"]["name"], made["function"]["arguments"]
+        if name not in self.custom:
+            return made
+        given = remember_input(self.session, made["id"], arguments)
+        return {"id": made["id"], "type": "custom", "custom": {"name": name, "input": given}}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._number, "object": kind, "created": self.created, "model": self.name}
@@ -94,26 +113,40 @@ def refuse(fields: Fields) -> None:
     form = fields.inner("response_format")
     if form is not None:
         form.refuse("type", "the policy's output is not constrained; ask for JSON in the prompt", "text")
-    fields.refuse("logit_bias", "it would change the policy", {})
     fields.refuse("functions", "send 'tools'", [])
     fields.refuse("function_call", "send 'tool_choice'", "auto", "none")
     fields.refuse("modalities", "the policy writes text alone", ["text"])
     fields.refuse("audio", "the policy writes text alone")
     fields.refuse("web_search_options", "the client's own functions are the only tools")
-    fields.refuse("chat_template_kwargs", "the chat template's arguments are those of the run", {})
-    fields.refuse("continue_final_message", "a request ends before the policy's turn", False)
 
 
-def read_message(fields: Fields) -> dict[str, Any]:
+def _continues(fields: Fields, last: dict[str, Any]) -> bool:
+    """Whether the policy continues the last message."""
+    continues = fields.flag("continue_final_message")
+    fields.refuse(
+        "add_generation_prompt", "the policy's turn is begun, or continue_final_message is true", not continues
+    )
+    if continues and last["role"] != "assistant":
+        raise invalid("continue_final_message", "false, since the last message is not the assistant's")
+    return continues
+
+
+def read_message(fields: Fields, session: Session) -> dict[str, Any]:
     """A message for :meth:`corerl.contracts.agents.Model.chat`."""
     role = fields.text("role")
-    if role not in ROLES:
-        raise invalid(fields.path("role"), f"one of {', '.join(ROLES)}")
+    if role not in (*ROLES, *RESULTS):
+        raise invalid(fields.path("role"), f"one of {', '.join((*ROLES, *RESULTS))}")
     read = content_text if role == "assistant" else content
-    message: dict[str, Any] = {"role": ROLES[role], "content": read(fields)}
+    message: dict[str, Any] = {"role": ROLES.get(role, role), "content": read(fields)}
+    if name := fields.text("name", ""):
+        message["name"] = name
     if role == "assistant":
-        if calls := [_read_call(each) for each in fields.items("tool_calls")]:
+        if calls := [_read_call(each, session) for each in fields.items("tool_calls")]:
             message["tool_calls"] = calls
+        if (function := fields.inner("function_call")) is not None:
+            message["function_call"] = {"name": function.text("name"), "arguments": function.text("arguments", "")}
+        if fields.flag(PREFIX):
+            message[PREFIX] = True
         for name in ("reasoning_content", "reasoning"):
             if reasoning := fields.text(name, ""):
                 message["reasoning_content"] = reasoning
@@ -126,7 +159,9 @@ def read_message(fields: Fields) -> dict[str, Any]:
     return message
 
 
-def _read_call(fields: Fields) -> dict[str, Any]:
+def _read_call(fields: Fields, session: Session) -> dict[str, Any]:
+    if (custom := fields.inner("custom")) is not None:
+        return custom_call(session, fields.text("id"), custom)
     function = fields.inner("function")
     if function is None:
         raise invalid(fields.path("function"), "an object")
@@ -158,9 +193,9 @@ def deltas(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if message.get(name):
             yield {name: message[name]}
     for index, each in enumerate(message.get("tool_calls", ())):
-        function = each["function"]
-        yield {"tool_calls": [{**each, "index": index, "function": {"name": function["name"], "arguments": ""}}]}
-        yield {"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]}
+        kind, text = each["type"], "arguments" if each["type"] == "function" else "input"
+        yield {"tool_calls": [{**each, "index": index, kind: {"name": each[kind]["name"], text: ""}}]}
+        yield {"tool_calls": [{"index": index, kind: {text: each[kind][text]}}]}
 
 
 def _choice(index: int, delta: Mapping[str, Any]) -> dict[str, Any]:

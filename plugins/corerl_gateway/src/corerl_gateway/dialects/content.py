@@ -10,6 +10,9 @@ from corerl_gateway.fields import Fields
 TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """type of a part -> the field with its text"""
 
+PREFIX = "prefix"
+"""key of the last message, the assistant's: true, if the policy continues it"""
+
 IMAGES = ("image_url", "input_image", "image")
 """types of parts with an image: chat completions', Responses', Messages'"""
 
@@ -23,7 +26,7 @@ def content_text(fields: Fields, name: str = "content") -> str | None:
     value = fields.get(name)
     if value is None or isinstance(value, str):
         return value
-    return "".join(_part_text(part) for part in fields.items(name))
+    return "".join(part_text(part) for part in fields.items(name))
 
 
 def content(fields: Fields, name: str = "content") -> str | list[dict[str, str]] | None:
@@ -54,7 +57,38 @@ def read_part(part: Fields) -> dict[str, str]:
     kind = part.text("type", "text")
     if kind in IMAGES:
         return {"type": "image", "image": _image_url(part, kind)}
-    return {"type": "text", "text": _part_text(part)}
+    return {"type": "text", "text": part_text(part)}
+
+
+def with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with one system message, the first, as chat templates take it.
+
+    Further ones at the begin are joined to it. Those later are texts of the user, joined to the user's next to them, so
+    that the begin of a conversation stays as it was.
+    """
+    made: list[dict[str, Any]] = []
+    was_system = False
+    for message in messages:
+        role, is_system = message["role"], message["role"] == "system"
+        if is_system and any(each["role"] != "system" for each in made):
+            role = "user"
+        last = made[-1]["role"] if made else ""
+        if role == last and (role == "system" or (role == "user" and (is_system or was_system))):
+            made[-1] = {**made[-1], "content": _behind(made[-1]["content"], message["content"])}
+        else:
+            made.append({**message, "role": role})
+        was_system = is_system and role == "user"
+    return made
+
+
+def _behind(before: Any, after: Any) -> Any:
+    if isinstance(before, str) and isinstance(after, str):
+        return "\n\n".join(filter(None, (before, after)))
+    return [*_parts(before), {"type": "text", "text": "\n\n"}, *_parts(after)]
+
+
+def _parts(content: Any) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _image_url(part: Fields, kind: str) -> str:
@@ -77,11 +111,36 @@ def _image_url(part: Fields, kind: str) -> str:
     return url
 
 
-def _part_text(part: Fields) -> str:
+def part_text(part: Fields) -> str:
+    """The text of a part.
+
+    Raises:
+        ApiError: it is no text.
+    """
     kind = part.text("type", "text")
-    if kind not in TEXTS:
-        raise unsupported(part.path("type"), f"the policy reads text and images here, not '{kind}'")
-    return part.text(TEXTS[kind])
+    if kind in TEXTS:
+        return part.text(TEXTS[kind])
+    if kind == "document":
+        return _document(part)
+    if kind == "search_result":
+        texts = (part.text("title", ""), part.text("source", ""), content_text(part) or "")
+        return "\n".join(filter(None, texts)) + "\n"
+    if kind == "tool_reference":
+        return f"The tool {part.text('tool_name')} can be called.\n"
+    raise unsupported(part.path("type"), f"the policy reads text and images here, not '{kind}'")
+
+
+def _document(part: Fields) -> str:
+    """The text of a document of Anthropic's dialect, with its title and context."""
+    source = part.inner("source")
+    if source is None:
+        raise invalid(part.path("source"), "an object")
+    kind = source.text("type")
+    if kind not in ("text", "content"):
+        raise unsupported(source.path("type"), "the policy reads text: send the document's text, with type 'text'")
+    text = source.text("data") if kind == "text" else content_text(source) or ""
+    source.get("media_type")
+    return "\n".join(filter(None, (part.text("title", ""), part.text("context", ""), text))) + "\n"
 
 
 def tool(name: str, description: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -89,36 +148,6 @@ def tool(name: str, description: str, parameters: Mapping[str, Any] | None) -> d
     empty = {"type": "object", "properties": {}}
     function = {"name": name, "description": description, "parameters": parameters or empty}
     return {"type": "function", "function": function}
-
-
-def function_tools(fields: Fields, inner: str) -> list[dict[str, Any]]:
-    """The tools of OpenAI's dialects.
-
-    Args:
-        inner: field of a tool with its function; '': the tool itself.
-    """
-    tools = []
-    for each in fields.items("tools"):
-        if each.text("type", "function") != "function":
-            raise unsupported(each.path("type"), "the client's own functions are the only tools")
-        function = each.inner(inner) if inner else each
-        if function is None:
-            raise invalid(each.path(inner), "an object")
-        parameters = function.inner("parameters")
-        tools.append(
-            tool(function.text("name"), function.text("description", ""), parameters.values if parameters else None)
-        )
-    return tools
-
-
-def chosen_tools(fields: Fields, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tools that ``tool_choice`` leaves: all, or none."""
-    choice = fields.get("tool_choice")
-    if choice in (None, "auto"):
-        return tools
-    if choice == "none":
-        return []
-    raise unsupported("tool_choice", "the policy chooses freely; send 'auto' or 'none'")
 
 
 def call(number: str, name: str, arguments: str) -> dict[str, Any]:

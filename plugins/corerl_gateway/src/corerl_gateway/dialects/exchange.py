@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from corerl.contracts.agents import ChatReply, Model
 from corerl.rollout.player import all_or_none
+from corerl_gateway.dialects.allowed import refuse_unknown
 from corerl_gateway.errors import ApiError
 from corerl_gateway.fields import Fields
 from corerl_gateway.sessions import Session
@@ -64,6 +65,7 @@ class ChatExchange:
     """
 
     def __init__(self, fields: Fields, session: Session) -> None:
+        refuse_unknown(fields)
         self.fields, self.session = fields, session
         self.name = fields.text("model", "policy")
         self.stream = fields.flag("stream")

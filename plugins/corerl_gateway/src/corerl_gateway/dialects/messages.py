@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from corerl.contracts.agents import ChatReply, Model
-from corerl_gateway.dialects.content import calls_of, tool
+from corerl_gateway.dialects.allowed import refuse_unknown
+from corerl_gateway.dialects.content import PREFIX, calls_of, tool, with_one_system
 from corerl_gateway.dialects.exchange import ChatExchange, event, new_id
 from corerl_gateway.dialects.message_blocks import read_blocks, system_text
 from corerl_gateway.errors import ApiError, invalid, unsupported
@@ -101,14 +102,7 @@ class TokenCount(Messages):
 
     async def ask(self, model: Model) -> None:
         """Count the tokens of the templated chat."""
-        arguments = {"tools": self.tools} if self.tools else None
-        text = model.tokenizer.render(
-            [_with_objects(each) for each in self.messages],
-            "a request",
-            add_generation_prompt=True,
-            template_kwargs=arguments,
-        )
-        self._count = len(model.tokenizer.encode([text])[0])
+        self._count = (await model.chat(self.messages, tools=self.tools, max_tokens=0)).prompt_tokens
 
     def document(self) -> Mapping[str, Any]:
         """See :class:`corerl_gateway.dialects.exchange.Exchange`."""
@@ -117,15 +111,25 @@ class TokenCount(Messages):
 
 def read_messages(fields: Fields, session: Session) -> list[dict[str, Any]]:
     """The messages of a request, the system's first."""
-    for name in ("output_format", "output_config", "mcp_servers", "container"):
-        fields.refuse(name, "this endpoint serves plain messages", {}, [])
+    for name in ("mcp_servers", "container"):
+        fields.refuse(name, "the client's own tools are the only ones", [], {})
+    if (config := fields.inner("output_config")) is not None:
+        refuse_unknown(config)
+        config.refuse("format", "the policy's output is not constrained; ask for JSON in the prompt")
     messages: list[dict[str, Any]] = []
     if system := system_text(fields):
         messages.append({"role": "system", "content": system})
     for each in fields.items("messages"):
         messages += read_blocks(each, session)
-    if len(messages) == bool(system):
-        raise invalid("messages", "a list of at least one message")
+    if all(message["role"] == "system" for message in messages):
+        raise invalid("messages", "a list of at least one message of the user")
+    messages = with_one_system(messages)
+    if (last := messages[-1])["role"] == "assistant":
+        if last.get("tool_calls"):
+            raise invalid("messages", "a list that has a result for the last tool calls")
+        if last.get("reasoning_content") and not last["content"]:
+            raise invalid("messages", "a list that ends with the user's turn, or with a text of the assistant")
+        last[PREFIX] = True
     return messages
 
 
@@ -176,15 +180,6 @@ def _object(arguments: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message whose arguments are objects, as chat templates expect them."""
-    calls = [
-        {**each, "function": {**each["function"], "arguments": _object(each["function"]["arguments"])}}
-        for each in message.get("tool_calls", ())
-    ]
-    return {**message, "tool_calls": calls} if calls else message
 
 
 def _no_constant(name: str) -> None:

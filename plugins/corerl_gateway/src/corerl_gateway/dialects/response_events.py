@@ -9,6 +9,7 @@ LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
     "message": {"content": []},
     "reasoning": {"content": []},
     "function_call": {"arguments": ""},
+    "custom_tool_call": {"input": ""},
 }
 """type of an item -> fields that come in events of their own"""
 
@@ -22,6 +23,10 @@ def item_events(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]
         prefix, arguments = "response.function_call_arguments", item["arguments"]
         yield {"type": f"{prefix}.delta", **place, "delta": arguments}
         yield {"type": f"{prefix}.done", **place, "arguments": arguments, "name": item["name"]}
+    elif item["type"] == "custom_tool_call":
+        prefix = "response.custom_tool_call_input"
+        yield {"type": f"{prefix}.delta", **place, "delta": item["input"]}
+        yield {"type": f"{prefix}.done", **place, "input": item["input"]}
     else:
         yield from _part_events(item["content"][0], {**place, "content_index": 0})
     yield {"type": "response.output_item.done", "output_index": index, "item": item}

@@ -5,32 +5,37 @@ from typing import Any
 
 from corerl_gateway.dialects.chat_completions import ROLES
 from corerl_gateway.dialects.content import call, content, content_text
+from corerl_gateway.dialects.tools import custom_call
 from corerl_gateway.errors import invalid, unsupported
 from corerl_gateway.fields import Fields
+from corerl_gateway.sessions import Session
 
 
-def read_input(fields: Fields) -> list[dict[str, Any]]:
+def read_input(fields: Fields, session: Session) -> list[dict[str, Any]]:
     """The messages of ``input``. Reasoning, text and calls that follow each other are one turn of the policy."""
     value = fields.get("input")
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     messages: list[dict[str, Any]] = []
     for item in fields.items("input"):
-        _read_item(item, messages)
+        _read_item(item, messages, session)
     if not messages:
         raise invalid("input", "a text or a list of at least one item")
     return messages
 
 
-def _read_item(item: Fields, messages: list[dict[str, Any]]) -> None:
+def _read_item(item: Fields, messages: list[dict[str, Any]], session: Session) -> None:
     kind = item.text("type", "message")
     if kind == "message":
         _read_message(item, messages)
-    elif kind == "function_call":
-        turn = _turn(messages, "tool_calls")
-        made = call(item.text("call_id"), item.text("name"), item.text("arguments"))
+    elif kind in ("function_call", "custom_tool_call"):
+        turn, number = _turn(messages, "tool_calls"), item.text("call_id")
+        if kind == "custom_tool_call":
+            made = custom_call(session, number, item)
+        else:
+            made = call(number, item.text("name"), item.text("arguments"))
         turn["tool_calls"] = [*turn.get("tool_calls", ()), made]
-    elif kind == "function_call_output":
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         output = content(item, "output")
         messages.append({"role": "tool", "content": output or "", "tool_call_id": item.text("call_id")})
     elif kind == "reasoning":
@@ -43,7 +48,7 @@ def _read_item(item: Fields, messages: list[dict[str, Any]]) -> None:
 
 def _read_message(item: Fields, messages: list[dict[str, Any]]) -> None:
     role = item.text("role")
-    if role not in ROLES or role == "tool":
+    if role not in ROLES:
         raise invalid(item.path("role"), "one of system, developer, user, assistant")
     said = content_text(item) if role == "assistant" else content(item)
     if said is None:

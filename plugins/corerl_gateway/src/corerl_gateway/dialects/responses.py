@@ -5,11 +5,12 @@ from typing import Any
 
 from corerl.contracts.agents import Model
 from corerl_gateway.dialects.chat_completions import openai_error
-from corerl_gateway.dialects.content import calls_of, chosen_tools, function_tools
+from corerl_gateway.dialects.content import calls_of, with_one_system
 from corerl_gateway.dialects.exchange import ChatExchange, event, is_cut, new_id
 from corerl_gateway.dialects.log_probs import token_log_probs
 from corerl_gateway.dialects.response_events import item_events
 from corerl_gateway.dialects.response_items import read_input
+from corerl_gateway.dialects.tools import client_tools, remember_input
 from corerl_gateway.errors import ApiError
 from corerl_gateway.fields import Fields
 from corerl_gateway.sessions import Session
@@ -26,10 +27,10 @@ class Responses(ChatExchange):
         refuse(fields)
         self.instructions = fields.text("instructions", "")
         self.previous = fields.text("previous_response_id", "")
-        self._said = [*self._before(), *read_input(fields)]
+        self._said = [*self._before(), *read_input(fields, session)]
         head = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        self.messages = [*head, *self._said]
-        self.tools = chosen_tools(fields, function_tools(fields, ""))
+        self.messages = with_one_system([*head, *self._said])
+        self.tools, self.custom = client_tools(fields, flat=True)
         self.max_tokens = fields.whole("max_output_tokens", 1)
         includes = fields.texts("include")
         self.wants_log_probs = LOG_PROBS in includes
@@ -130,8 +131,12 @@ class Responses(ChatExchange):
             message = {"type": "message", "id": new_id("msg_"), "role": "assistant", "status": status}
             yield {**message, "content": [part]}
         for number, name, arguments in calls:
-            names = {"type": "function_call", "id": new_id("fc_"), "call_id": number, "name": name}
-            yield {**names, "arguments": arguments, "status": status}
+            if name in self.custom:
+                names = {"type": "custom_tool_call", "id": new_id("ctc_"), "call_id": number, "name": name}
+                yield {**names, "input": remember_input(self.session, number, arguments), "status": status}
+            else:
+                names = {"type": "function_call", "id": new_id("fc_"), "call_id": number, "name": name}
+                yield {**names, "arguments": arguments, "status": status}
 
 
 def refuse(fields: Fields) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from corerl.contracts.agents import Model, Sampled
 from corerl.rollout.player import all_or_none
 from corerl.rollout.recorder import LARGEST_VOCABULARY
+from corerl_gateway.dialects.allowed import refuse_unknown
 from corerl_gateway.dialects.exchange import MOST_SAMPLES, event, new_id, read_sampling
 from corerl_gateway.dialects.log_probs import LEAST
 from corerl_gateway.errors import ApiError, invalid
@@ -20,12 +21,13 @@ class Tokens:
     """
 
     def __init__(self, fields: Fields, session: Session) -> None:
+        refuse_unknown(fields)
         refuse(fields)
         self.stream = fields.flag("stream")
         self.name = fields.text("model", "policy")
         self._number = fields.text("request_id", new_id("generate-"))
         params = fields.inner("sampling_params") or Fields({}, "sampling_params")
-        refuse_sampling(params)
+        refuse_unknown(params)
         self.sampling: Mapping[str, float] = read_sampling(params)
         self._token_ids = read_token_ids(fields)
         self._max_tokens, self._stop = params.whole("max_tokens", 1), params.texts("stop")
@@ -98,12 +100,3 @@ def refuse(fields: Fields) -> None:
     for name in ("features", "content_parts", "kv_transfer_params", "ec_transfer_params"):
         fields.refuse(name, "the policy reads tokens alone", {}, [])
     fields.refuse("output_mode", "the answer has token ids", "tokens")
-
-
-def refuse_sampling(params: Fields) -> None:
-    """Raise ApiError for sampling that this endpoint cannot do."""
-    for name in ("structured_outputs", "logit_bias", "allowed_token_ids", "bad_words", "logits_processors"):
-        params.refuse(name, "it would change the policy", {}, [])
-    params.refuse("prompt_logprobs", "only sampled tokens have log-probs")
-    params.refuse("min_tokens", "it would change the policy", 0)
-    params.refuse("ignore_eos", "the stop tokens are those of the run", False)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from corerl.contracts.agents import ChatFactory, ChatReply, Model
+from corerl.errors import DataError
 from corerl_gateway.remote.text_tokens import TextTokenizer, line_of, lines_of, text_of
 
 if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
 
-KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
+KEYS = ("role", "content", "name", "tool_calls", "function_call", "tool_call_id", "reasoning_content")
 """of messages; clients add others"""
 
 
@@ -33,7 +34,13 @@ class ServedChat:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
     ) -> ChatReply:
-        """See :meth:`corerl.contracts.agents.Model.chat`."""
+        """See :meth:`corerl.contracts.agents.Model.chat`.
+
+        Raises:
+            DataError: the policy shall continue the last message, which servers do in forms of their own.
+        """
+        if messages and messages[-1].get("prefix"):
+            raise DataError("rollout backend 'openai' continues no turn that the client has begun: send it as finished")
         fields = {"tools": list(tools), "stop": list(stop), "chat_template_kwargs": dict(self._kwargs)}
         lines = lines_of([self._own(message) for message in messages], {k: v for k, v in fields.items() if v})
         [ids] = TextTokenizer().encode(["".join(lines)])
