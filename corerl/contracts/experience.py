@@ -149,6 +149,17 @@ class Experience:
             columns=self.columns,
         )
 
+    def trained_only(self) -> "Experience":
+        """A copy with 0 at tokens that are not trained, in every (B, T) column of floats."""
+        return self.map(lambda _, column: self.at_trained(column) if column.is_floating_point() else column)
+
+    def at_trained(self, column: Tensor) -> Tensor:
+        """``column``, (B, T, …), with 0 at tokens that are not trained: 0 times NaN is NaN, in gradients as well."""
+        if column.dim() < 2:
+            return column
+        mask = self.response_mask.view(*self.response_mask.shape, *[1] * (column.dim() - 2))
+        return torch.where(mask, column, torch.zeros((), dtype=column.dtype, device=column.device))
+
     def to(self, device: str) -> "Experience":
         """A copy on ``device``; the host does not wait for it."""
         columns = {name: column.to(device) for name, column in self.columns.items()}

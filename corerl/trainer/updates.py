@@ -109,9 +109,10 @@ class Updates:
                     continue
                 mini_batch = weighed(mini_batch, mini_batch.numbers(), self._config, self._config.actor.loss_agg_mode)
             if self._select_tokens is not None:
-                present = self._models.present_log_probs(mini_batch)
+                present = mini_batch.at_trained(self._models.present_log_probs(mini_batch))
                 uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))
-                mini_batch.selected = self._select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
+                inputs = policy_loss_inputs(present, mini_batch.trained_only())
+                mini_batch.selected = self._select_tokens(inputs, uniforms)
             yield rows, mini_batch
 
     def _annotated(self, cut: MiniBatches, step: Step, metrics: list[Mapping[str, Mean]]) -> MiniBatches:
