@@ -153,8 +153,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "weights/update_lost_in_rounding",
             "share",
             "part of the change of the weights, since they were first sent, that engines lack because their weights "
-            "are rounded to `model.dtype`; near 1 in the first steps of a model whose files have 16 bits, if the rate "
-            "is small ([why](precision.md#updates-smaller-than-the-spacing)), near 0 for weights that began in float32; "
+            "are rounded to `model.dtype`; near 1 in the first steps of a model with files in 16 bits, if the rate is "
+            "small ([why](precision.md#updates-smaller-than-the-spacing)), near 0 for weights that began in float32; "
             "measured on a sample of all weights at the first three sendings and every 16th",
         ),
         Metric(
