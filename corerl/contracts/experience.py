@@ -48,6 +48,7 @@ class Experience:
         episode_ids: (B,) int64, equal for rows of one episode; None: each row is an episode.
         unit_ids: (B,) int64, equal for rows that a loss compares: they stay on one rank and in one micro-batch; None:
             no row needs another.
+        row_ids: (B,) int64, the numbers of the rows in a rank's share; None unless the rank asks for them.
         rollout_log_probs: (B, T) float32 of the sampled tokens, from the rollout backend.
         weight_versions: (B, T) int32, the version of the weights that sampled each token; 0 in other columns.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, of the policy and the reference.
@@ -68,6 +69,7 @@ class Experience:
     group_ids: Tensor
     episode_ids: Tensor | None = None
     unit_ids: Tensor | None = None
+    row_ids: Tensor | None = None
     rollout_log_probs: Tensor | None = None
     weight_versions: Tensor | None = None
     old_log_probs: Tensor | None = None

@@ -13,7 +13,7 @@ from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.errors import NonFiniteError
 from corerl.objective import policy_loss_inputs
-from corerl.registry.parts import Parts
+from corerl.registry.parts import Parts, update_gives_old_log_probs
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
 from corerl.terminal.notices import say
@@ -45,10 +45,16 @@ class Updates:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
         self._batch = batch
         self._annotators = annotators
+        reads_before = annotators or not corrector.only_measures
+        self._gives_old = update_gives_old_log_probs(config, parts) and not reads_before
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
         exact = parts.kl_loss is None and not config.actor.entropy_coeff
         exact = exact and parts.policy_loss.entry.facts.zero_at_zero_advantage
         self._skips = exact and config.actor.zero_advantage == "skip"
+
+    def give_old_log_probs(self, step: int) -> bool:
+        """The only update of this step gives the log-probs and the entropy of the policy before it."""
+        return self._gives_old and step > self._config.trainer.critic_warmup
 
     def of_critic(self, step: Step) -> dict[str, float]:
         """All updates of the critic; their metrics."""
@@ -60,7 +66,7 @@ class Updates:
 
     def of_policy(self, step: Step) -> dict[str, float]:
         """All updates of the policy; their metrics."""
-        actor = self._config.actor
+        actor, worker = self._config.actor, self._models.actor
         drops = actor.zero_advantage == "drop"
         whole = step.of_policy.result()
         rows = whole.numbers()
@@ -72,7 +78,8 @@ class Updates:
         if self._skips or drops:
             prepared = _trained(prepared, trained, by_mask=drops)
         prepared = self._annotated(prepared, step, annotated)
-        metrics = merge_means(self._updated(self._models.actor.update, prepared, step), "actor")
+        update = worker.update_once if self.give_old_log_probs(step.number) else worker.update
+        metrics = merge_means(self._updated(update, prepared, step), "actor")
         metrics |= merge_means(annotated, "actor") | merge_means(measured, "rollout_corr")
         if self._skips or drops:
             metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(rows.lengths.sum()))

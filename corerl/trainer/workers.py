@@ -31,7 +31,7 @@ from corerl.contracts.training_strategies import (
 )
 from corerl.errors import ConfigError, RunError
 from corerl.models import compute_dtype, critic_model, overridden, resolve_device
-from corerl.objective import PolicyObjective, ValueObjective
+from corerl.objective import OwnPass, PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
 from corerl.registry.parts import Parts, resolve_parts
 
@@ -126,7 +126,12 @@ class PolicyWorker(TrainedWorker):
 
     Args:
         total_updates: optimizer steps in the whole run.
+
+    Attributes:
+        own_pass: of the last :meth:`update_once`, until its outputs are taken.
     """
+
+    own_pass: OwnPass
 
     def __init__(self, config: TrainConfig, total_updates: int) -> None:
         parts = parts_of(config)
@@ -148,6 +153,19 @@ class PolicyWorker(TrainedWorker):
             of_logits=of_logits(config) if of_logits else None,
             terms=[term for given in loss_terms(config=config, parts=parts) for term in given or ()],
         )
+
+    @dispatch("split", merge="rank_zero")
+    def update_once(self, mini_batch: Experience) -> dict[str, Mean]:
+        """The only :meth:`update` of a step: old log-probs are those of its own forward pass."""
+        self.own_pass = OwnPass(self.objective)
+        return self.strategy.update(replace(mini_batch, row_ids=torch.arange(len(mini_batch))), self.own_pass)
+
+    @dispatch("split")
+    def outputs_of_update(self, batch: Experience) -> TokenOutputs:
+        """Log-probs and entropy before the last :meth:`update_once`, which had the same rows."""
+        outputs = self.own_pass.outputs(batch.response_mask.shape)
+        del self.own_pass
+        return outputs
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""

@@ -9,6 +9,7 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
 from corerl.objective import (
+    OwnPass,
     PolicyObjective,
     ValueObjective,
     estimate,
@@ -263,3 +264,24 @@ def test_an_undefined_number_at_a_masked_token_changes_neither_loss_nor_gradient
             assert (gradient is None) == (other is None)
             if gradient is not None:
                 assert torch.equal(gradient, other) and gradient[1, 1] == 0
+
+
+def test_an_own_pass_has_ratios_of_1_and_keeps_log_probs_and_entropy_of_all_rows():
+    seen = []
+
+    def loss(inputs):
+        seen.append(inputs.old_log_probs)
+        return LossOutput(-inputs.advantages * (inputs.log_probs - inputs.old_log_probs).exp())
+
+    own = OwnPass(PolicyObjective(loss))
+    experience = batch()
+    experience.old_log_probs, experience.row_ids = None, torch.tensor([1, 0])
+    log_probs = torch.tensor([[-1.0, -2.0], [-4.0, 0.0]], requires_grad=True)
+    own(TokenOutputs(log_probs, torch.tensor([[1.0, 2.0], [3.0, 0.0]])), experience).loss.backward()
+    assert seen[0].tolist() == log_probs.tolist() and not seen[0].requires_grad
+    assert log_probs.grad.tolist() == [[pytest.approx(-1 / 3)] * 2, [pytest.approx(1 / 3), 0.0]]
+    outputs = own.outputs(torch.Size([2, 3]))
+    assert outputs.log_probs.tolist() == [[-4.0, 0.0, 0.0], [-1.0, -2.0, 0.0]]
+    assert outputs.entropy.tolist() == [[3.0, 0.0, 0.0], [1.0, 2.0, 0.0]]
+    with pytest.raises(RunError, match=r"did not call the objective with rows \[2, 3\]"):
+        own.outputs(torch.Size([4, 2]))
