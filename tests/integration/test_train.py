@@ -92,7 +92,9 @@ def test_the_only_update_of_a_step_gives_the_old_log_probs(train, monkeypatch, g
             assert mine == pytest.approx(theirs, abs=1e-5)
 
 
-def test_a_disagreement_after_the_only_update_ends_the_run_and_keeps_no_checkpoint_of_it(train, monkeypatch, tmp_path, capsys):
+def test_a_disagreement_after_the_only_update_ends_the_run_and_keeps_no_checkpoint_of_it(
+    train, monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(
         OwnPass, "outputs", lambda self, shape: TokenOutputs(torch.full(shape, -20.0), torch.zeros(shape))
     )
