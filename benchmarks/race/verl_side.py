@@ -14,7 +14,7 @@ import peers_verl  # noqa: E402
 ACCURACY = re.compile(r"val-core/openai/gsm8k/\w+/mean@1'?: ?(?:np\.float\d+\()?([0-9.]+)")
 REWARD = re.compile(r"critic/score/mean:(?:np\.float\d+\()?([0-9.e-]+)")
 LENGTH = re.compile(r"response_length/mean:(?:np\.float\d+\()?([0-9.]+)")
-INITIAL = "Initial validation metrics"
+INITIAL = "step:0 - "
 
 
 def overrides(job: Job, model: Path, train: Path, test: Path, folder: Path, tokens: int, memory: float) -> list[str]:
