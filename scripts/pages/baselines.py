@@ -1,4 +1,5 @@
-"""Write ``docs/baselines.md`` below its mark, and its pictures, from the curves in ``benchmarks/race/results``.
+"""Write ``docs/baselines.md`` below its mark, its pictures and that of ``docs/recipes.md``, from the curves in
+``benchmarks/race/results``.
 
 python -m scripts.pages.baselines
 """
@@ -26,6 +27,9 @@ PARTS = {
     "step": ("step",),
 }
 """column -> names of the part in curves"""
+
+RATES, LAST = ("race-corerl", "gsm8k-grpo-5e-6", "gsm8k-grpo-1e-5"), 25
+"""curves of docs/recipes.md, up to this step"""
 
 Curve = Mapping[str, Any]
 
@@ -129,6 +133,26 @@ def draw(found: Mapping[str, Sequence[Curve]], prefix: str, picture: Path) -> No
     figure.savefig(picture, dpi=100)
 
 
+def draw_rates(found: Mapping[str, Sequence[Curve]], picture: Path) -> None:
+    """Four metrics of one seed of GRPO at each learning rate, for docs/recipes.md."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = {"reward": "mean reward", "accuracy": "greedy accuracy", "entropy": "entropy", "grad_norm": "gradient norm"}
+    figure, axes = pyplot.subplots(1, len(names), figsize=(12, 3), layout="constrained")
+    for run in (found[name][0] for name in RATES):
+        for chart, (name, title) in zip(axes, names.items(), strict=True):
+            drawn = [(each["step"], each[name]) for each in run["steps"] if name in each and each["step"] <= LAST]
+            marker = "o" if name == "accuracy" else ""
+            chart.plot(*zip(*drawn, strict=True), marker=marker, label=f"{run['job']['learning_rate']:g}")
+            chart.set(title=title, xlabel="step")
+            chart.grid(alpha=0.3)
+    axes[0].legend(title="learning rate")
+    figure.savefig(picture, dpi=100)
+
+
 def render(page: str, found: Mapping[str, Sequence[Curve]]) -> str:
     """The page with new tables."""
     sections: Iterable[tuple[str, str]] = (
@@ -142,4 +166,5 @@ if __name__ == "__main__":
     given = curves()
     draw(given, "race-", PAGE.with_name("baselines-race.png"))
     draw(given, "gsm8k-", PAGE.with_name("baselines-grpo.png"))
+    draw_rates(given, PAGE.with_name("recipes-rates.png"))
     PAGE.write_text(render(PAGE.read_text(encoding="utf-8"), given), encoding="utf-8")
