@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
-from corerl.files import read_text, reading_file
-from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
+from corerl.files import read_text, reading, reading_file
+from corerl_fsdp.shard_files import FILE, ShardReader, ShardWriter, fill
 from corerl_fsdp.token_model import stored
 from corerl_torch import lora
 from corerl_torch.average import PREFIX, Average, check_average
 from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
-from corerl_torch.optimizer import check_optimizer, initial_state, set_rates
+from corerl_torch.optimizer import check_names, check_optimizer, initial_state, set_rates
 from corerl_torch.optimizers.contract import StoresState
 from corerl_torch.schedules import restore_schedule
 
@@ -78,6 +78,9 @@ def load(
         check_optimizer(folder, {name.partition(".")[0]: True for name in stored})
     state = _state(model, optimizer if OPTIMIZER in parts else None, average)
     kept = (*((f"{MODEL}.", PREFIX) if MODEL in parts else ()), f"{OPTIMIZER}.")
+    if OPTIMIZER in parts:
+        with reading(folder / FILE):
+            check_names(stored, [name for name in state if name.startswith(f"{OPTIMIZER}.")])
     fill({name: each for name, each in state.items() if name.startswith(kept)}, folder)
     if OPTIMIZER in parts and isinstance(optimizer, StoresState):
         for weight, parameter in lora.trained(model):
