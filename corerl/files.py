@@ -7,7 +7,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,35 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.E
 NAME = 200
 """bytes of a folder's name at most: a file system takes 255, with what temporary names add"""
 
+REMOVALS = 100
+"""attempts to remove a folder that others change"""
+
 LARGEST_TEXT = 256 * 2**20
 """bytes of a text file, at most"""
 
 
 @contextmanager
-def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
+def atomic_path(path: Path, *, folder: bool = False, mark: str = "") -> Iterator[Path]:
     """A temporary name beside ``path``, renamed to ``path`` on success and removed after an exception.
 
     An existing file is replaced at once, an existing folder by two renames.
 
     Args:
         folder: make an empty folder of the temporary name.
+        mark: part of the temporary name, if others may still write to that of an earlier attempt.
 
     Raises:
         RequestError: a folder is in the place of a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}{mark}.tmp")
     remove(temporary)
     if folder:
         temporary.mkdir()
     try:
         yield temporary
+        if folder:
+            set_usual_modes(temporary)
         if folder and path.exists():
             aside = path.with_name(f".{path.name}.old.tmp")
             remove(aside)
@@ -176,14 +182,29 @@ def room(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Delete a file or a folder if it is there; others may write or delete in the folder meanwhile."""
+    for attempt in itertools.count():
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY) or attempt == REMOVALS:
+                raise
 
 
 def unused(path: Path) -> Path:
     """``path``, or ``path-2``, ``path-3``, …: the first that does not exist."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], numbered) if not each.exists())
+    return next(each for each in itertools.chain([path], numbered) if not os.path.lexists(each))
+
+
+def set_usual_modes(folder: Path) -> None:
+    """Give the files in a new folder the permissions that the umask allows; safetensors writes for the owner alone."""
+    allowed = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            with suppress(OSError):  # a file system without modes
+                path.chmod(stat.S_IMODE(path.stat().st_mode) | allowed)

@@ -6,12 +6,16 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from corerl.checkpoint import manifest
+from corerl.checkpoint.best import score_of
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
@@ -30,6 +34,15 @@ STATE: Mapping[str, Any] = {
 }
 """values in ``state.json``, with their types"""
 
+LATER: Mapping[str, Any] = {"digests": dict, "scores": dict}
+"""values that checkpoints of earlier versions lack"""
+
+RECORD = "run.json"
+"""of a run's folder: its name, and its start in UTC"""
+
+NAME, NUMBERED = "%Y%m%d-%H%M%S", re.compile(r"([0-9]{8}-[0-9]{6})(?:-([0-9]{1,9}))?(.*)", re.DOTALL)
+"""of the folder of a run: its start, by local time; with the number of a run that began in the same second"""
+
 DEEPEST = 64
 """levels of lists and objects in ``state.json``"""
 
@@ -40,6 +53,9 @@ class Checkpoint:
 
     Attributes:
         trackers: run ids of trackers.
+        digests: of rows, files and tokenizer (:mod:`corerl.checkpoint.identity`).
+        scores: step -> value of ``trainer.keep_best``, of the checkpoints that led to this one.
+        has_groups: its finished groups are to be trained.
     """
 
     path: Path
@@ -49,10 +65,18 @@ class Checkpoint:
     trackers: Mapping[str, Any]
     config: Mapping[str, Any]
     versions: Mapping[str, str]
+    digests: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[int, float] = field(default_factory=dict)
+    has_groups: bool = True
 
     @property
     def run_folder(self) -> Path:
         return self.path.parent.parent
+
+    def without(self, names: Iterable[str]) -> "Checkpoint":
+        """The same without a part of its state: kl_coef, trackers, scores, has_groups."""
+        empty: dict[str, Any] = {"kl_coef": None, "trackers": {}, "scores": {}, "has_groups": False}
+        return replace(self, **{name: empty[name] for name in names})
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
@@ -63,14 +87,19 @@ class Checkpoint:
         file = path / "state.json"
         with reading(file):
             state = json.loads(read_text(file))
-            for name, kind in STATE.items():
+            for name, kind in {**STATE, **{name: kind for name, kind in LATER.items() if name in state}}.items():
                 if not isinstance(state[name], kind) or isinstance(state[name], bool):
                     raise TypeError(f"{name} is {state[name]!r:.100}")
             if is_deeper(state, DEEPEST):
                 raise ValueError(f"it has more than {DEEPEST} levels")
             if not 0 <= state["step"] < 10**18 or not math.isfinite(state["kl_coef"] or 0):
                 raise ValueError(f"step is {state['step']!r:.100}, kl_coef is {state['kl_coef']!r:.100}")
-            return cls(path, **{name: state[name] for name in STATE})
+            scores = {int(step): float(score) for step, score in state.get("scores", {}).items()}
+            found = cls(path, **{name: state[name] for name in STATE}, digests=state.get("digests", {}), scores=scores)
+        if "scores" not in state and state.get("score") is not None:  # of an earlier version
+            earlier = {step_of(each): score_of(each) for each in paths(path.parent) if step_of(each) <= found.step}
+            return replace(found, scores={step: score for step, score in earlier.items() if score is not None})
+        return found
 
 
 def find_checkpoint(config: TrainConfig, total_steps: int, fetched: Path | None = None) -> Checkpoint | None:
@@ -140,10 +169,41 @@ def _is_taken(run_folder: Path) -> bool:
     return False
 
 
+def started(name: str, record: str) -> tuple[float, int, bool]:
+    """The start of a run, larger for the later of two; copies of a run's folder have the start of their original.
+
+    Args:
+        name: of the run's folder.
+        record: content of RECORD; if empty, the name begins with the local time of the start, and perhaps a number.
+
+    Returns:
+        (seconds since 1970, number, whether the folder has its first name: it is no copy)
+    """
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        known = json.loads(record)
+        return datetime.fromisoformat(known["started"]).timestamp(), 0, known["name"] == name
+    with suppress(ValueError, OverflowError, AttributeError):
+        time, number, rest = NUMBERED.fullmatch(name).groups()  # type: ignore[union-attr]
+        return datetime.strptime(time, NAME).timestamp(), int(number or 1), not rest
+    return 0.0, 0, False
+
+
+def read_record(run: Path) -> str:
+    """The content of RECORD; '' if there is none."""
+    try:
+        return read_text(run / RECORD)
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _newest_run(config: TrainConfig) -> Path | None:
     base = Path(config.trainer.output_dir).expanduser() / config.tracking.experiment_name
-    runs = [path for path in base.glob("*") if (path / "config.yaml").is_file() and not path.name.startswith(".")]
-    newest = max(runs, key=lambda path: [int(part) for part in path.name.split("-") if part.isdigit()], default=None)
+    runs = [path for path in base.glob("[!.]*") if (path / "config.yaml").is_file()]
+    order = {path: started(path.name, read_record(path)) for path in sorted(runs)}
+    newest = max(order, key=lambda path: order[path], default=None)
+    for path, (*start, is_original) in order.items():
+        if newest not in (None, path) and start == [*order[newest][:2]] and start[0] and not is_original:
+            say(f"{path} is a copy of {newest} and does not continue: trainer.resume_mode={path} continues it")
     if newest is not None and _is_taken(newest):
         say(f"{newest} is still running in another process: this command starts a new run")
         return None

@@ -4,34 +4,28 @@ A save has two parts. The workers copy their state while training waits; a threa
 goes on. A thread of the controller waits for them, adds the manifest, renames the folder and moves the pointers.
 """
 
+import itertools
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from corerl.checkpoint import manifest, random_state
+from corerl.checkpoint.best import Best
 from corerl.checkpoint.writing import writing
 from corerl.contracts.workers import SavingWorkers
 from corerl.errors import CoreRLError, DeadlineError, SaveError
-from corerl.files import atomic_path, reading, remove, room
+from corerl.files import atomic_path, read_text, remove, room
 
 PREFIX = "global_step_"
 NAME = re.compile(rf"{PREFIX}[0-9]{{1,18}}")
 WRITTEN = ".written"
 POLL = 0.005
-
-
-@dataclass(frozen=True)
-class Best:
-    """By which metric of its step a checkpoint is kept."""
-
-    metric: str
-    mode: Literal["max", "min"] = "max"
 
 
 @dataclass
@@ -41,6 +35,7 @@ class _Save:
     Attributes:
         ranks: name of a role -> how many write.
         rename: on leaving it ``temporary`` becomes ``path``, or is removed after an error.
+        deadline: by the monotonic clock.
         error: what the thread ended with.
         given_up: nobody waits for it any more, and it shall not become a checkpoint.
     """
@@ -49,6 +44,7 @@ class _Save:
     temporary: Path
     ranks: Mapping[str, int]
     rename: ExitStack
+    deadline: float
     thread: threading.Thread | None = None
     error: CoreRLError | None = None
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -64,7 +60,7 @@ class CheckpointStore:
 
     Args:
         max_to_keep: of those older than the newest, so many less one are kept; None: all.
-        best: the best one is kept besides.
+        best: chooses one that is kept besides.
         model_files: name -> content, for ``model/``.
         timeout: seconds that writing may take.
 
@@ -86,6 +82,7 @@ class CheckpointStore:
         self.newest: Path | None = None
         self._copied: _Save | None = None
         self._writing: _Save | None = None
+        self._attempts = itertools.count(1)
 
     def copy(self, step: int, roles: Mapping[str, SavingWorkers], export: Callable[[Path], None] | None = None) -> None:
         """Copy the state of the workers, who begin to write it; :meth:`write` or :meth:`drop` is the next call.
@@ -98,19 +95,20 @@ class CheckpointStore:
             SaveError: a file could not be written; what was there before is as it was.
         """
         self._copied = None
-        path = self.folder / f"{PREFIX}{step}"
-        with writing(path), ExitStack() as stack:
-            temporary = stack.enter_context(atomic_path(path, folder=True))
-            ranks: dict[str, int] = {}
-            for name, worker in roles.items():
-                written = temporary / WRITTEN / name
-                written.mkdir(parents=True)
-                (temporary / name).mkdir()
-                ranks[name] = worker.save(temporary / name, written)
-            if export is not None:
-                (temporary / "huggingface").mkdir()
-                export(temporary / "huggingface")
-            self._copied = _Save(path, temporary, ranks, stack.pop_all())
+        path, mark = self.folder / f"{PREFIX}{step}", f".{next(self._attempts)}"
+        with self._naming_kept(), writing(path), ExitStack() as stack:
+            temporary = stack.enter_context(atomic_path(path, folder=True, mark=mark))
+            with writing(path):  # the free bytes are those before the removal
+                ranks: dict[str, int] = {}
+                for name, worker in roles.items():
+                    written = temporary / WRITTEN / name
+                    written.mkdir(parents=True)
+                    (temporary / name).mkdir()
+                    ranks[name] = worker.save(temporary / name, written)
+                if export is not None:
+                    (temporary / "huggingface").mkdir()
+                    export(temporary / "huggingface")
+            self._copied = _Save(path, temporary, ranks, stack.pop_all(), time.monotonic() + self.timeout)
 
     def write(
         self,
@@ -141,15 +139,19 @@ class CheckpointStore:
             DeadlineError: writing took longer than ``timeout``; it is given up.
         """
         save = self._writing
-        if save is None or save.thread is None or (not wait and save.thread.is_alive()):
+        if save is None or save.thread is None:
             return None
-        self._writing = None
-        save.thread.join(self.timeout)
+        left = save.deadline - time.monotonic()
+        save.thread.join(max(0.0, left) if wait else 0.0)
         if save.thread.is_alive():
+            if left > 0 and not wait:
+                return None
             save.given_up.set()
-            raise self._late(save.path)
+            save.error = self._late(save)
+        self._writing = None
         if save.error is not None:
-            raise save.error
+            with self._naming_kept():
+                raise save.error
         return save.path
 
     def drop(self, *, wait: bool) -> None:
@@ -174,35 +176,48 @@ class CheckpointStore:
         self, save: _Save, state: Mapping[str, Any], random_states: dict[str, Any], more: Callable[[Path], None]
     ) -> None:
         step = step_of(save.path)
+        if self._best is not None:
+            state = self._best.add(step, state)
         try:
-            with writing(save.path):
-                with save.rename:
-                    self._await_ranks(save)
-                    random_state.write(random_states, save.temporary)
-                    more(save.temporary)
-                    self._complete(save.temporary, {"step": step, **state})
-                    if save.given_up.is_set():
-                        raise SaveError(f"{save.path} was abandoned")
-                self._point(save.path)
-                self._delete_old(step)
+            with writing(save.path), save.rename, writing(save.path):
+                self._await_ranks(save)
+                random_state.write(random_states, save.temporary)
+                more(save.temporary)
+                self._complete(save.temporary, {"step": step, **state})
+                if save.given_up.is_set():
+                    raise SaveError(f"{save.path} was abandoned")
+            self._point(save.path)
+            self._delete_old(step)
         except CoreRLError as error:
             save.error = error
+        except OSError as error:
+            save.error = SaveError(f"{save.path} is complete, but not what follows it: {error}; {room(self.folder)}")
 
     def _await_ranks(self, save: _Save) -> None:
-        """Until every rank of every role has left its file, which says what went wrong."""
-        deadline = time.monotonic() + self.timeout
+        """Until every rank of every role has left its empty file, or one has left its error."""
+        while lacking := self._lacking(save):
+            if save.given_up.wait(POLL):
+                raise SaveError(f"{save.path} was abandoned: not every rank of '{lacking[0][0]}' has written its share")
+            if time.monotonic() > save.deadline:
+                raise self._late(save)
+        remove(save.temporary / WRITTEN)
+
+    def _lacking(self, save: _Save) -> list[tuple[str, int]]:
+        """(role, rank) of those that still write.
+
+        Raises:
+            SaveError: a rank has an error, or cannot write even its report.
+        """
+        lacking = []
         for name, count in save.ranks.items():
             written = save.temporary / WRITTEN / name
-            while len(done := [each for each in written.iterdir() if each.suffix != ".tmp"]) < count:
-                if save.given_up.wait(POLL):
-                    raise SaveError(f"{save.path} was abandoned: not every rank of '{name}' has written its share")
-                if time.monotonic() > deadline:
-                    lacking = sorted(set(range(count)) - {int(each.name) for each in done})
-                    ranks = ", ".join(map(str, lacking))
-                    raise self._late(save.path, f" (rank {ranks} of '{name}' has not written its share)")
-            for error in filter(None, (each.read_text() for each in done)):
+            reports = [written / str(rank) for rank in range(count)]
+            done = [each for each in reports if each.exists()]
+            errors = ["nor could the error of a rank"] if not written.is_dir() else [*map(read_text, done)]
+            for error in filter(None, errors):
                 raise SaveError(f"{save.path / name} could not be written: {error}; {room(self.folder)}")
-        remove(save.temporary / WRITTEN)
+            lacking += [(name, int(each.name)) for each in reports if each not in done]
+        return lacking
 
     def _complete(self, temporary: Path, state: Mapping[str, Any]) -> None:
         (temporary / "model").mkdir()
@@ -211,44 +226,53 @@ class CheckpointStore:
         (temporary / "state.json").write_text(json.dumps(state))
         manifest.write(temporary)
 
-    def _late(self, path: Path, lacking: str = "") -> DeadlineError:
+    def _late(self, save: _Save) -> DeadlineError:
+        lacking = ""
+        with suppress(OSError, SaveError):
+            ranks = [f"rank {rank} of '{name}'" for name, rank in self._lacking(save)]
+            lacking = f" ({', '.join(ranks)} has not written its share)" if ranks else ""
         limit = f"trainer.save_timeout = {self.timeout:g} s"
         return DeadlineError(
-            f"writing the checkpoint {path} took longer than {limit}{lacking}: "
+            f"writing the checkpoint {save.path} took longer than {limit}{lacking}: "
             "look at the disk and, under runtime 'ray', at the workers' logs (/tmp/ray/session_latest/logs)"
         )
 
+    @contextmanager
+    def _naming_kept(self) -> Iterator[None]:
+        """Errors within name the checkpoint that a run continues from."""
+        try:
+            yield
+        except (SaveError, DeadlineError) as error:
+            newest = self.folder / "latest"
+            kept = f"{newest.read_text()} is kept" if newest.is_file() else "no checkpoint is complete"
+            error.args = (f"{error}; {kept}",)
+            raise
+
     def _point(self, path: Path) -> None:
-        pointers = {"latest": path}
-        if (best := self._best_path()) is not None:
-            pointers["best"] = best
-        for name, target in pointers.items():
+        best = None if self._best is None else self._best.choose(self._present())
+        for name, target in (("latest", path), ("best", best)):
+            if target is None:
+                remove(self.folder / name)
+                continue
             with atomic_path(self.folder / name) as temporary:
                 temporary.write_text(target.name)
         self.newest = path
 
-    def _best_path(self) -> Path | None:
-        if self._best is None:
-            return None
-        known = {path: score for path in paths(self.folder) if (score := _score(path)) is not None}
-        choose = max if self._best.mode == "max" else min
-        return choose(known, key=lambda path: known[path]) if known else None
+    def _present(self) -> dict[int, Path]:
+        return {step_of(path): path for path in paths(self.folder)}
 
     def _delete_old(self, step: int) -> None:
         """Those of steps beyond ``step`` belong to a run that went on from here before: they are left alone."""
-        best = self._best_path()
+        present = self._present()
+        best = None if self._best is None else self._best.choose(present)
         if self._max_to_keep is not None:
-            for old in [each for each in paths(self.folder) if step_of(each) <= step][: -self._max_to_keep]:
+            for old in [path for each, path in present.items() if each <= step][: -self._max_to_keep]:
                 if old != best:
                     old.rename(old.with_name(f".{old.name}.tmp"))
+        begun = None if self._copied is None else self._copied.temporary
         for old in self.folder.glob(f".{PREFIX}*.tmp"):  # also those of a save or a deletion that was cut off
-            remove(old)
-
-
-def _score(path: Path) -> float | None:
-    with reading(path / "state.json"):
-        score = json.loads((path / "state.json").read_text()).get("score")
-        return None if score is None else float(score)
+            if old != begun:
+                remove(old)
 
 
 def paths(folder: Path) -> list[Path]:

@@ -23,10 +23,10 @@ def test_changes_are_listed_and_allowed_by_a_key(tmp_path, capsys):
     saved = Checkpoint(tmp_path, 1, {}, None, {}, before, {"corerl": "0.1", "corerl-grpo": "0.1"})
     versions = {"corerl": "0.1", "corerl-grpo": "0.2"}
     with pytest.raises(ConfigError) as error:
-        check_same(saved, config(), versions, {})
+        check_same(saved, config(), versions, {}, {})
     assert "corerl-grpo: 0.1 -> 0.2" in str(error.value) and "\n  trainer.total" not in str(error.value)
     assert "trainer.resume_with_changes=true" in str(error.value)
-    check_same(saved, config(resume_with_changes=True), versions, {})
+    check_same(saved, config(resume_with_changes=True), versions, {}, {})
     assert "corerl-grpo: 0.1 -> 0.2" in capsys.readouterr().err
 
 
@@ -37,9 +37,9 @@ def test_a_checkpoint_of_another_architecture_is_refused_by_its_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**stored, "head_dim": None, "vocab_size": 51}))
     saved = Checkpoint(tmp_path, 1, {}, None, {}, {}, {})
     told = dataclasses.replace(config(resume_with_changes=True), model=ModelConfig(str(tmp_path)))
-    check_same(saved, told, {}, {})
+    check_same(saved, told, {}, {}, {})
     (tmp_path / "config.json").write_text(json.dumps({**stored, "num_hidden_layers": 36}))
     with pytest.raises(
         ConfigError, match=r"^model\.path: the model .* has num_hidden_layers 36, the checkpoint .* has 28$"
     ):
-        check_same(saved, told, {}, {})
+        check_same(saved, told, {}, {}, {})

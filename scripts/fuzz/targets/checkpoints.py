@@ -92,7 +92,7 @@ class Checkpoints:
             try:
                 found = find_checkpoint(config, 100)
                 if found is not None:
-                    check_same(found, config, {}, {})
+                    check_same(found, config, {}, {}, {})
                     random_state.restore(found.path)
             except CoreRLError:
                 pass

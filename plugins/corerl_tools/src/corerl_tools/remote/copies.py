@@ -178,7 +178,7 @@ class Copies:
         copy.error = f"{copy.name} could not be copied to {self._trainer.remote_dir}: {reason}"
         self._note(copy, "failed", error=reason)
         if self._trainer.on_save_error != "stop":
-            goes_on = "the checkpoint itself is complete, and training continues (trainer.on_save_error=continue)"
+            goes_on = "the checkpoint itself is complete (trainer.on_save_error=continue)"
             say(f"{copy.error}; {goes_on}")
 
     def _note(self, copy: _Copy, state: str, error: str = "", known: tuple[str, ...] | None = None) -> None:
