@@ -172,6 +172,14 @@ def _is_elsewhere(error: OSError, path: Path) -> bool:
     return error.errno in DISK or outside
 
 
+def disk_error(error: BaseException) -> BaseException:
+    """The error of the disk behind an error of a library, such as torch's writer; otherwise the error itself."""
+    found: BaseException | None = error
+    while found is not None and not (isinstance(found, OSError) and found.errno in DISK):
+        found = found.__cause__ or found.__context__
+    return error if found is None else found
+
+
 def room(path: Path) -> str:
     """The free bytes at a path, for messages; the nearest existing folder is named."""
     folder = next((each for each in (path, *path.absolute().parents) if each.is_dir()), Path("/"))

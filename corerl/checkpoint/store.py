@@ -24,6 +24,7 @@ from corerl.files import atomic_path, read_text, remove, room
 
 PREFIX = "global_step_"
 NAME = re.compile(rf"{PREFIX}[0-9]{{1,18}}")
+TEMPORARY = re.compile(rf"\.({NAME.pattern})\.[0-9]+\.tmp")
 WRITTEN = ".written"
 POLL = 0.005
 
@@ -239,13 +240,13 @@ class CheckpointStore:
 
     @contextmanager
     def _naming_kept(self) -> Iterator[None]:
-        """Errors within name the checkpoint that a run continues from."""
+        """Errors within name the checkpoint that a run continues from, and no temporary folder."""
         try:
             yield
         except (SaveError, DeadlineError) as error:
             newest = self.folder / "latest"
             kept = f"{newest.read_text()} is kept" if newest.is_file() else "no checkpoint is complete"
-            error.args = (f"{error}; {kept}",)
+            error.args = (TEMPORARY.sub(r"\1", f"{error}; {kept}"),)
             raise
 
     def _point(self, path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.errors import CoreRLError, SaveError, Stopped
-from corerl.files import room
+from corerl.files import disk_error, room
 
 LONGEST_ERROR = 2000
 
@@ -53,5 +53,6 @@ def described(error: BaseException) -> str:
     if of_ranks:
         rank, (first, _) = next(iter(of_ranks.items()))
         return f"rank {rank}: {described(first)}"
+    error = disk_error(error)
     text = next(iter(str(error).strip().splitlines()), "")
     return text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"

@@ -345,8 +345,11 @@ def test_a_rank_that_is_late_writes_into_no_later_attempt_at_the_same_step(tmp_p
     store.copy(1, {"actor": Actor(release=release)})
     store.write(STATE, random_state.present())
     for folder, written in folders:  # the late ranks
-        folder.mkdir(parents=True, exist_ok=True)
-        written.mkdir(parents=True, exist_ok=True)
+        until = time.monotonic() + 30
+        while folder.parent.exists() and time.monotonic() < until:  # it is being removed
+            time.sleep(0.01)
+        folder.mkdir(parents=True)
+        written.mkdir(parents=True)
         (folder / "late").write_text("l")
         for rank in ("0", "1"):
             (written / rank).write_text("disk full")

@@ -71,6 +71,9 @@ def test_an_error_is_its_first_line_with_its_kind_unless_it_is_of_the_disk():
     assert described(RuntimeError("file write failed\nframe #0: c10::ThrowEnforceNotMet")) == (
         "RuntimeError: file write failed"
     )
+    hidden = RuntimeError("unexpected pos 704 vs 598")
+    hidden.__context__ = FULL
+    assert described(hidden) == "[Errno 28] No space left on device"
     assert described(ValueError()) == "ValueError: "
     assert described(OF_TORCH) == "rank 0: [Errno 28] No space left on device"
     assert described(OSError(errno.ENOSPC, "No space left")) == f"[Errno {errno.ENOSPC}] No space left"

@@ -14,8 +14,8 @@ from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.strategies import torch as library
 from torch.distributed.checkpoint import state_dict_saver
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from corerl_torch.distributed_writer import DistributedWriter
 from corerl_torch.host_memory import HostBlock
 from corerl_torch.ranks import WritingGroups
 
@@ -107,7 +107,7 @@ class Planned(library.TorchDistSaveShardedStrategy):  # type: ignore[misc]
         )
 
         def write(group: Any) -> None:
-            writer = FileSystemWriter(checkpoint_dir)
+            writer = DistributedWriter(checkpoint_dir)
             state_dict_saver.save(state, storage_writer=writer, planner=planner, process_group=group)
 
         self.write = write
