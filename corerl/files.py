@@ -19,7 +19,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.E
 NAME = 200
 """bytes of a folder's name at most: a file system takes 255, with what temporary names add"""
 
-REMOVALS = 100
+REMOVALS = 20
 """attempts to remove a folder that others change"""
 
 LARGEST_TEXT = 256 * 2**20
@@ -191,16 +191,11 @@ def room(path: Path) -> str:
 
 def remove(path: Path) -> None:
     """Delete a file or a folder if it is there; others may write or delete in the folder meanwhile."""
-    for attempt in itertools.count():
-        try:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    for attempt in range(REMOVALS):
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
             return
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY) or attempt == REMOVALS:
-                raise
+        shutil.rmtree(path, ignore_errors=attempt < REMOVALS - 1)
 
 
 def unused(path: Path) -> Path:

@@ -170,7 +170,7 @@ def test_a_deletion_that_is_cut_off_leaves_no_half_of_a_checkpoint(tmp_path, mon
 
     save(1)
 
-    def interrupted_halfway(folder: Path) -> None:
+    def interrupted_halfway(folder: Path, ignore_errors: bool) -> None:
         if (folder / "state.json").is_file():
             (folder / "state.json").unlink()
             raise OSError("cut off")

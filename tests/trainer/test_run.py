@@ -69,6 +69,13 @@ def test_every_part_is_described_with_its_distribution_and_options(parts, made_u
     assert load(TrainConfig, run.folder / "config.yaml") == config
 
 
+def test_an_infinite_option_is_a_text_of_json(parts, tmp_path):
+    width = dataclasses.replace(parts.policy_loss, options=Width(float("inf")))
+    parts_used.write(dataclasses.replace(parts, policy_loss=width), tmp_path)
+    described = json.loads((tmp_path / "plugins.json").read_text(), parse_constant=pytest.fail)
+    assert [each["options"] for each in described if each["name"] == "soft"] == [{"width": "Infinity"}]
+
+
 def test_a_new_folder_is_named_by_its_time_and_taken_names_get_a_number(made_up, tmp_path, monkeypatch):
     config = made_up().config
     config.trainer.output_dir, config.tracking.experiment_name = str(tmp_path / "out"), "first"

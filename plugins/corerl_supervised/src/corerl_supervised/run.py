@@ -16,7 +16,7 @@ from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Role
 from corerl.contracts.trackers import TrackedRun
 from corerl.errors import CoreRLError
-from corerl.files import atomic_path, remove
+from corerl.files import atomic_path, remove, set_usual_modes
 from corerl.models import cpu_threads
 from corerl.telemetry.metrics_log import MetricsLog, openers
 from corerl.trainer.models import BaseOfPolicy
@@ -133,6 +133,7 @@ def _write_model(trainer: Trainer) -> None:
     trainer.model.export(temporary)
     config = temporary / "config.json"
     config.write_bytes(_model_config(trainer.plan, config.read_bytes()))
+    set_usual_modes(temporary)
     for file in sorted(temporary.iterdir(), key=lambda file: file.name == "config.json"):
         file.replace(folder / file.name)
     remove(temporary)
