@@ -200,7 +200,7 @@ def _newest_run(config: TrainConfig) -> Path | None:
     base = Path(config.trainer.output_dir).expanduser() / config.tracking.experiment_name
     runs = [path for path in base.glob("[!.]*") if (path / "config.yaml").is_file()]
     order = {path: started(path.name, read_record(path)) for path in sorted(runs)}
-    newest = max(order, key=lambda path: order[path], default=None)
+    newest = max(order, key=lambda path: (order[path], path.name), default=None)
     for path, (*start, is_original) in order.items():
         if newest not in (None, path) and start == [*order[newest][:2]] and start[0] and not is_original:
             say(f"{path} is a copy of {newest} and does not continue: trainer.resume_mode={path} continues it")

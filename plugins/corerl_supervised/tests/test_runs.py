@@ -95,7 +95,9 @@ def test_other_rows_of_the_same_number_do_not_go_on_and_a_changed_rate_holds(
         with pytest.raises(KeyboardInterrupt):
             trained("dpo", rows, **STEPS)
     write_jsonl([PAIRS[1], PAIRS[0], *PAIRS[2:]])
-    with pytest.raises(ConfigError, match=r"another configuration.*\n  rows of data.train_files: other rows than those"):
+    with pytest.raises(
+        ConfigError, match=r"another configuration.*\n  rows of data.train_files: other rows than those"
+    ):
         trained("dpo", rows, **STEPS)
     resumed = trained("dpo", rows, optim__lr=3e-5, trainer__resume_with_changes=True, **STEPS)
     assert "optim.lr: " in capsys.readouterr().err
