@@ -168,6 +168,21 @@ def test_a_checkpoint_that_is_deleted_during_its_copy_is_copied_whole(
     assert names(run) == ["config.yaml", *files(1), "metrics.jsonl"]
 
 
+def test_another_remote_folder_loses_no_copies_of_the_names_that_the_former_one_had(run: Any, tmp_path: Path) -> None:
+    copy(run, 1)
+    run.config.trainer.remote_dir = f"memory://other-{tmp_path.name}"
+    system, path = fsspec.url_to_fs(run.config.trainer.remote_dir)
+    theirs = f"{path}/default/20260101-1/global_step_1/manifest.json"
+    system.pipe_file(theirs, b"{}")
+    step(run, 1).rename(run.folder / "gone")
+    copy(run, 2)
+    assert system.exists(theirs)
+    step(run, 2).rename(run.folder / "gone too")
+    save(run.folder, 3)
+    copy(run, 3)
+    assert system.exists(theirs) and not system.exists(f"{path}/default/20260101-1/global_step_2/manifest.json")
+
+
 def test_the_newest_run_is_the_last_by_its_start_in_utc(run: Any, tmp_path: Path) -> None:
     """A run named in UTC, then one whose machine is eight hours to the west, and a copy of the first one."""
     starts = {
