@@ -225,4 +225,4 @@ def _fetch_beside(copy: Copy, run: Path, keep: TrainerConfig) -> None:
     here = copies.read(run)
     if not here.known and keep.max_ckpt_to_keep is not None and keep.keep_best is None:
         known = tuple(name for name in places.names(copy.system, folder) if is_checkpoint(Path(name)))
-        copies.write(run, replace(here, known=known))
+        copies.write(run, replace(here, known=known, url=copy.url))
