@@ -9,7 +9,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,11 @@ class _Save:
     thread: threading.Thread | None = None
     error: CoreRLError | None = None
     given_up: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def all_ranks(self) -> list[tuple[str, int]]:
+        """(role, rank) of each."""
+        return [(name, rank) for name, count in self.ranks.items() for rank in range(count)]
 
 
 class CheckpointStore:
@@ -127,6 +132,7 @@ class CheckpointStore:
         if self._copied is None:
             return
         save, self._copied = self._copied, None
+        save.deadline = time.monotonic() + self.timeout
         arguments = save, state, random_states, more
         save.thread = threading.Thread(target=self._run, args=arguments, name="corerl-save", daemon=True)
         save.thread.start()
@@ -196,28 +202,32 @@ class CheckpointStore:
 
     def _await_ranks(self, save: _Save) -> None:
         """Until every rank of every role has left its empty file, or one has left its error."""
-        while lacking := self._lacking(save):
+        lacking = save.all_ranks
+        while lacking := self._lacking(save, lacking):
             if save.given_up.wait(POLL):
                 raise SaveError(f"{save.path} was abandoned: not every rank of '{lacking[0][0]}' has written its share")
             if time.monotonic() > save.deadline:
                 raise self._late(save)
         remove(save.temporary / WRITTEN)
 
-    def _lacking(self, save: _Save) -> list[tuple[str, int]]:
-        """(role, rank) of those that still write.
+    def _lacking(self, save: _Save, ranks: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Those of the ranks, (role, rank), that still write.
 
         Raises:
             SaveError: a rank has an error, or cannot write even its report.
         """
         lacking = []
-        for name, count in save.ranks.items():
-            written = save.temporary / WRITTEN / name
-            reports = [written / str(rank) for rank in range(count)]
-            done = [each for each in reports if each.exists()]
-            errors = ["nor could the error of a rank"] if not written.is_dir() else [*map(read_text, done)]
-            for error in filter(None, errors):
+        for name in dict.fromkeys(name for name, _ in ranks):
+            written, error = save.temporary / WRITTEN / name, ""
+            own = [rank for role, rank in ranks if role == name]
+            try:
+                present = {each.name for each in written.iterdir()}
+                error = next(filter(None, (read_text(written / str(each)) for each in own if str(each) in present)), "")
+            except FileNotFoundError:
+                error = "nor could the error of a rank"
+            if error:
                 raise SaveError(f"{save.path / name} could not be written: {error}; {room(self.folder)}")
-            lacking += [(name, int(each.name)) for each in reports if each not in done]
+            lacking += [(name, rank) for rank in own if str(rank) not in present]
         return lacking
 
     def _complete(self, temporary: Path, state: Mapping[str, Any]) -> None:
@@ -230,7 +240,7 @@ class CheckpointStore:
     def _late(self, save: _Save) -> DeadlineError:
         lacking = ""
         with suppress(OSError, SaveError):
-            ranks = [f"rank {rank} of '{name}'" for name, rank in self._lacking(save)]
+            ranks = [f"rank {rank} of '{name}'" for name, rank in self._lacking(save, save.all_ranks)]
             lacking = f" ({', '.join(ranks)} has not written its share)" if ranks else ""
         limit = f"trainer.save_timeout = {self.timeout:g} s"
         return DeadlineError(

@@ -246,6 +246,14 @@ def test_nothing_is_complete_before_it_is_written_and_a_wait_for_it_ends(tmp_pat
     assert sorted(path.name for path in store.folder.iterdir()) == ["global_step_2", "latest"]
 
 
+def test_an_evaluation_between_copy_and_write_takes_none_of_the_deadline(tmp_path):
+    store = store_of(tmp_path, timeout=0.5)
+    store.copy(1, {"actor": Actor()})
+    time.sleep(0.6)
+    store.write(STATE, random_state.present())
+    assert store.settle(wait=True).name == "global_step_1"
+
+
 def test_nobody_waits_for_who_has_ended(tmp_path):
     store = store_of(tmp_path, timeout=600)
     store.copy(1, {"actor": Actor(release=threading.Event())})
