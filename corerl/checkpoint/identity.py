@@ -19,7 +19,7 @@ from typing import Any
 
 from corerl.contracts.tokenizers import ChatTokenizer
 
-WHOLE, SAMPLES, SAMPLE = 2**26, 64, 2**18
+WHOLE, SAMPLES, SAMPLE = 2**26, 8, 2**20
 """bytes up to which all of a file counts; of longer ones, this number of parts of this many bytes"""
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from corerl.checkpoint import manifest
-from corerl.checkpoint.best import score_of
-from corerl.checkpoint.store import is_checkpoint, paths, step_of
+from corerl.checkpoint.branch import score_of, steps_of
+from corerl.checkpoint.store import PREFIX, is_checkpoint, paths, step_of
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 from corerl.files import is_deeper, open_regular, read_text, reading
@@ -54,7 +54,7 @@ class Checkpoint:
     Attributes:
         trackers: run ids of trackers.
         digests: of rows, files and tokenizer (:mod:`corerl.checkpoint.identity`).
-        scores: step -> value of ``trainer.keep_best``, of the checkpoints that led to this one.
+        scores: of its :class:`corerl.checkpoint.branch.Branch`.
         has_groups: its finished groups are to be trained.
     """
 
@@ -66,7 +66,7 @@ class Checkpoint:
     config: Mapping[str, Any]
     versions: Mapping[str, str]
     digests: Mapping[str, str] = field(default_factory=dict)
-    scores: Mapping[int, float] = field(default_factory=dict)
+    scores: Mapping[int, float | None] = field(default_factory=dict)
     has_groups: bool = True
 
     @property
@@ -75,7 +75,8 @@ class Checkpoint:
 
     def without(self, names: Iterable[str]) -> "Checkpoint":
         """The same without a part of its state: kl_coef, trackers, scores, has_groups."""
-        empty: dict[str, Any] = {"kl_coef": None, "trackers": {}, "scores": {}, "has_groups": False}
+        none = dict.fromkeys(self.scores)
+        empty: dict[str, Any] = {"kl_coef": None, "trackers": {}, "scores": none, "has_groups": False}
         return replace(self, **{name: empty[name] for name in names})
 
     @classmethod
@@ -94,12 +95,13 @@ class Checkpoint:
                 raise ValueError(f"it has more than {DEEPEST} levels")
             if not 0 <= state["step"] < 10**18 or not math.isfinite(state["kl_coef"] or 0):
                 raise ValueError(f"step is {state['step']!r:.100}, kl_coef is {state['kl_coef']!r:.100}")
-            scores = {int(step): float(score) for step, score in state.get("scores", {}).items()}
-            found = cls(path, **{name: state[name] for name in STATE}, digests=state.get("digests", {}), scores=scores)
-        if "scores" not in state and state.get("score") is not None:  # of an earlier version
-            earlier = {step_of(each): score_of(each) for each in paths(path.parent) if step_of(each) <= found.step}
-            return replace(found, scores={step: score for step, score in earlier.items() if score is not None})
-        return found
+            given = {name: state[name] for name in STATE} | {"digests": state.get("digests", {})}
+            scores = {int(step): score for step, score in state.get("scores", {}).items()}
+            if not all(score is None or math.isfinite(score) for score in scores.values()):
+                raise ValueError("a score is not finite")
+        if "scores" not in state:  # of an earlier version: it has no other branch, as far as is known
+            scores = {step_of(each): score_of(each) for each in paths(path.parent) if step_of(each) <= state["step"]}
+        return cls(path, **given, scores=scores)
 
 
 def find_checkpoint(config: TrainConfig, total_steps: int, fetched: Path | None = None) -> Checkpoint | None:
@@ -211,12 +213,14 @@ def _newest_run(config: TrainConfig) -> Path | None:
 
 
 def newest_whole(run_folder: Path) -> Checkpoint | None:
-    """The newest undamaged checkpoint, from the one that ``latest`` names backwards."""
+    """The newest undamaged checkpoint, from the one that ``latest`` names backwards, those of its branch first."""
     folder = run_folder / "checkpoints"
     present = [path for path in paths(folder) if (path / "state.json").is_file()]
     latest = _latest_step(folder / "latest") if present else None
     if latest is not None:
-        present = [path for path in present if step_of(path) <= latest]
+        branch = steps_of(folder / f"{PREFIX}{latest}")
+        past = [path for path in present if step_of(path) <= latest]
+        present = sorted(past, key=lambda path: (step_of(path) in branch, step_of(path)))
     for path in reversed(present):
         why = manifest.damage(path)
         if not why:

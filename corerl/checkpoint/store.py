@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.checkpoint import manifest, random_state
-from corerl.checkpoint.best import Best
+from corerl.checkpoint.branch import Branch
 from corerl.checkpoint.writing import writing
 from corerl.contracts.workers import SavingWorkers
 from corerl.errors import CoreRLError, DeadlineError, SaveError
@@ -66,7 +66,7 @@ class CheckpointStore:
 
     Args:
         max_to_keep: of those older than the newest, so many less one are kept; None: all.
-        best: chooses one that is kept besides.
+        branch: of the checkpoint that the run continues from; its best one is kept besides.
         model_files: name -> content, for ``model/``.
         timeout: seconds that writing may take.
 
@@ -79,12 +79,12 @@ class CheckpointStore:
         folder: Path,
         *,
         max_to_keep: int | None = None,
-        best: Best | None = None,
+        branch: Branch | None = None,
         model_files: Mapping[str, bytes] | None = None,
         timeout: float = 3600.0,
     ) -> None:
         self.folder, self.timeout = folder, timeout
-        self._max_to_keep, self._best, self._model_files = max_to_keep, best, model_files or {}
+        self._max_to_keep, self._branch, self._model_files = max_to_keep, branch or Branch(), model_files or {}
         self.newest: Path | None = None
         self._copied: _Save | None = None
         self._writing: _Save | None = None
@@ -183,8 +183,7 @@ class CheckpointStore:
         self, save: _Save, state: Mapping[str, Any], random_states: dict[str, Any], more: Callable[[Path], None]
     ) -> None:
         step = step_of(save.path)
-        if self._best is not None:
-            state = self._best.add(step, state)
+        state = self._branch.add(step, state)
         try:
             with writing(save.path), save.rename, writing(save.path):
                 self._await_ranks(save)
@@ -260,8 +259,7 @@ class CheckpointStore:
             raise
 
     def _point(self, path: Path) -> None:
-        best = None if self._best is None else self._best.choose(self._present())
-        for name, target in (("latest", path), ("best", best)):
+        for name, target in (("latest", path), ("best", self._branch.best(self._present()))):
             if target is None:
                 remove(self.folder / name)
                 continue
@@ -273,11 +271,15 @@ class CheckpointStore:
         return {step_of(path): path for path in paths(self.folder)}
 
     def _delete_old(self, step: int) -> None:
-        """Those of steps beyond ``step`` belong to a run that went on from here before: they are left alone."""
+        """Those of steps beyond ``step`` belong to a run that went on from here before: they are left alone. Other ones
+        of another branch are deleted first.
+        """
         present = self._present()
-        best = None if self._best is None else self._best.choose(present)
+        self._branch.scores = {each: score for each, score in self._branch.scores.items() if each in present}
+        best = self._branch.best(present)
         if self._max_to_keep is not None:
-            for old in [path for each, path in present.items() if each <= step][: -self._max_to_keep]:
+            past = sorted(filter(step.__ge__, present), key=lambda each: (each in self._branch.scores, each))
+            for old in [present[each] for each in past[: -self._max_to_keep]]:
                 if old != best:
                     old.rename(old.with_name(f".{old.name}.tmp"))
         begun = None if self._copied is None else self._copied.temporary

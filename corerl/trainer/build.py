@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from corerl.checkpoint import random_state
-from corerl.checkpoint.best import Best
+from corerl.checkpoint.branch import Branch
 from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.adapters import hold_reference
 from corerl.contracts.annotators import ModelRole
@@ -261,7 +261,7 @@ def _checkpoint_store(run: Run, plan: Plan) -> CheckpointStore:
     return CheckpointStore(
         run.folder / "checkpoints",
         max_to_keep=trainer.max_ckpt_to_keep,
-        best=Best(trainer.keep_best_mode, scores) if trainer.keep_best else None,
+        branch=Branch(trainer.keep_best_mode, scores),
         model_files=plan.tokenizer.model_files(),
         timeout=trainer.save_timeout,
     )

@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from corerl.checkpoint import manifest, random_state
-from corerl.checkpoint.best import Best
+from corerl.checkpoint.branch import Branch
 from corerl.checkpoint.resume import find_checkpoint, taken
 from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.config import ModelConfig, TrackingConfig, TrainConfig, TrainerConfig
@@ -283,7 +283,7 @@ def test_a_copy_of_a_step_that_failed_is_removed_once_it_is_written_or_who_write
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
-    store = store_of(tmp_path, max_to_keep=2, best=Best())
+    store = store_of(tmp_path, max_to_keep=2, branch=Branch())
     for step, score in ((8, 0.1), (9, 0.7), (10, 0.3), (11, None)):
         save(store, step, score=score)
     names = ["global_step_10", "global_step_11", "global_step_9"]
@@ -292,13 +292,13 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
 
 
 def test_after_going_back_the_later_checkpoints_of_the_former_course_are_not_the_best(tmp_path):
-    store = store_of(tmp_path, best=Best("min"))
+    store = store_of(tmp_path, branch=Branch("min"))
     for step, score in ((1, 0.5), (2, 0.2), (3, 0.1), (4, 0.4)):
         save(store, step, score=score)
 
     def resumed(step):
         found = find_checkpoint(config(tmp_path, str(store.folder / f"global_step_{step}")), 9)
-        return CheckpointStore(store.folder, best=Best("min", dict(found.scores)))
+        return CheckpointStore(store.folder, branch=Branch("min", dict(found.scores)))
 
     other = resumed(1)
     save(other, 5, score=0.3)  # steps 2 to 4 are those of the former course
@@ -312,29 +312,50 @@ def test_after_going_back_the_later_checkpoints_of_the_former_course_are_not_the
 
 
 def test_a_score_that_is_not_finite_is_none(tmp_path):
-    store = store_of(tmp_path, best=Best())
+    store = store_of(tmp_path, branch=Branch())
     for step, score in ((1, math.nan), (2, 0.5), (3, math.inf), (4, math.nan)):
         path = save(store, step, score=score)
     assert (store.folder / "best").read_text() == "global_step_2"
     stored = json.loads((path / "state.json").read_text(), parse_constant=pytest.fail)
-    assert (stored["score"], stored["scores"]) == (None, {"2": 0.5})
+    assert (stored["score"], stored["scores"]) == (None, {"1": None, "2": 0.5, "3": None, "4": None})
 
 
 def test_without_a_checkpoint_of_the_metric_no_pointer_is_left(tmp_path):
-    store = store_of(tmp_path, best=Best())
+    store = store_of(tmp_path, branch=Branch())
     save(store, 1, score=0.5)
     assert (store.folder / "best").read_text() == "global_step_1"
-    save(CheckpointStore(store.folder, best=Best()), 2)
+    save(CheckpointStore(store.folder, branch=Branch()), 2)
     assert not (store.folder / "best").exists()
 
 
 def test_the_scores_of_earlier_versions_are_those_up_to_the_checkpoint(tmp_path):
     store = store_of(tmp_path)
-    for step in (1, 2, 3):
-        save(store, step, score=step / 8)
-    assert find_checkpoint(config(tmp_path, str(store.folder / "global_step_2")), 9).scores == {1: 0.125, 2: 0.25}
-    save(store, 4)
-    assert find_checkpoint(config(tmp_path), 9).scores == {}
+    for step in (1, 2, 3, 4):
+        path = save(store, step, score=step / 8)
+        state = json.loads((path / "state.json").read_text())
+        del state["scores"]
+        (path / "state.json").write_text(json.dumps(state) if step != 2 else "damaged")
+        manifest.write(path)
+    assert find_checkpoint(config(tmp_path, str(path.with_name("global_step_3"))), 9).scores == {
+        1: 0.125,
+        2: None,
+        3: 0.375,
+    }
+
+
+def test_checkpoints_of_another_branch_are_deleted_first_and_used_last(tmp_path, capsys):
+    store = store_of(tmp_path)
+    for step in (1, 2, 3, 4, 5):
+        save(store, step)
+    found = find_checkpoint(config(tmp_path, str(store.folder / "global_step_2")), 9)
+    other = CheckpointStore(store.folder, branch=Branch(scores=dict(found.scores)))
+    path = save(other, 6)
+    (path / "actor" / "weights").write_text("damaged")
+    assert find_checkpoint(config(tmp_path), 9).step == 2  # not one of the course that was left
+    assert "global_step_6 is damaged" in capsys.readouterr().err
+    other._max_to_keep = 3
+    save(other, 7)
+    assert sorted(each.name for each in store.folder.glob("global*")) == [f"global_step_{each}" for each in (2, 6, 7)]
 
 
 def test_a_rank_that_is_late_writes_into_no_later_attempt_at_the_same_step(tmp_path):

@@ -101,6 +101,7 @@ def test_a_checkpoint_of_an_earlier_version_is_not_compared_and_a_line_is_printe
         ({"scores": {3: 0.5}}, {}, {"rollout__val_kwargs__n": 4}, ["scores"]),
         ({"scores": {3: 0.5}}, {}, {"reward__scorer": "gsm8k"}, ["scores"]),
         ({"scores": {3: 0.5}}, {}, {"trainer__keep_best_mode": "min"}, []),
+        ({"scores": {3: None}}, {}, {"trainer__keep_best": "val"}, []),
         ({"trackers": {"wandb": "a"}}, {}, {"tracking__project_name": "b"}, ["trackers"]),
         ({"trackers": {"wandb": "a"}}, {}, {"tracking__timeout": 3.0}, []),
     ],

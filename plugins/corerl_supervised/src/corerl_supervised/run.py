@@ -11,6 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from corerl.checkpoint import random_state
+from corerl.checkpoint.branch import Branch
 from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Role
@@ -95,6 +96,7 @@ def _start(plan: Plan, stack: ExitStack, restarts: Restarts, stopping: Stopping)
     checkpoints = CheckpointStore(
         run.folder / "checkpoints",
         max_to_keep=config.trainer.max_ckpt_to_keep,
+        branch=None if plan.checkpoint is None else Branch(scores=dict(plan.checkpoint.scores)),
         model_files=_model_files(plan),
         timeout=config.trainer.save_timeout,
     )

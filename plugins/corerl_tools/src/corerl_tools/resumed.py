@@ -143,7 +143,7 @@ def _not_taken(checkpoint: Checkpoint, changed: Collection[str]) -> Iterator[str
     """The parts of STATES that the checkpoint has, and that these changes concern; a line is printed for each."""
     for name, (keys, line) in STATES.items():
         concerned = [key for key in sorted(changed) if any(fnmatch.fnmatchcase(key, each) for each in keys)]
-        if concerned and getattr(checkpoint, name) not in (None, {}):
+        if concerned and checkpoint.without([name]) != checkpoint:
             say(f"{checkpoint.path}: {line} ({', '.join(concerned)})")
             yield name
 
