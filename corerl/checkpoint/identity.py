@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from corerl.config.interpolations import texts_of
 from corerl.contracts.tokenizers import ChatTokenizer
 
 WHOLE, SAMPLES, SAMPLE = 2**26, 8, 2**20
@@ -34,8 +35,9 @@ def digests(
         tokenizer: of the model; a model whose config cannot be read is an error of its loading.
     """
     found = {f"rows of {key}": digest for key, digest in rows.items() if digest}
-    for key, value in _texts(config):
-        if key.partition("[")[0] not in (*rows, "model.chat_template") and (files := _files(value)):
+    for place, value in texts_of(config):
+        key = ".".join(place)
+        if not key.startswith((*rows, "model.chat_template")) and (files := _files(value)):
             found[f"{key}: {value}"] = _digest(part for file in files for part in _parts(file))
     if tokenizer is not None:
         with suppress(Exception):
@@ -43,25 +45,14 @@ def digests(
     return found
 
 
-def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _texts(each, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for number, each in enumerate(value):
-            yield from _texts(each, f"{key}[{number}]")
-    elif isinstance(value, str):
-        yield key, value
-
-
 def _files(text: str) -> list[Path]:
     """The file that a text names, perhaps with one of its objects; or the weights in a folder."""
     path = Path(re.sub(r"(\.py):[^:/]*$", r"\1", text))
     with suppress(OSError, ValueError, RuntimeError):  # no possible path, or nobody's home
         path = path.expanduser()
-        if path.is_file() and ("." in path.name or "/" in text):
-            return [path]
-        return sorted(path.glob("*.safetensors")) if text else []
+        if not path.is_file():
+            return sorted(path.glob("*.safetensors")) if text else []
+        return [path] if "/" in text or "." in text else []
     return []
 
 

@@ -30,7 +30,7 @@ def test_files_that_keys_name_have_digests_wherever_they_stand(tmp_path, monkeyp
     expected = {
         "reward.scorer: ./score.py:score": "score.py",
         f"reward.manager.prompt: {tmp_path}/judge.txt": "judge.txt",
-        "plugins.load[1]: agent.py": "agent.py",
+        "plugins.load.1: agent.py": "agent.py",
     }
     content = {
         name: hashlib.sha256(f"{file} {len(file)} {file}".encode()).hexdigest() for name, file in expected.items()
@@ -42,8 +42,9 @@ def test_files_that_keys_name_have_digests_wherever_they_stand(tmp_path, monkeyp
     assert {name for name in found if changed[name] != found[name]} == {"reward.scorer: ./score.py:score"}
 
 
-def test_the_weights_of_a_folder_have_a_digest_of_samples(tmp_path):
-    weights, config = tmp_path / "model.safetensors", {"ref": {"path": str(tmp_path)}}
+def test_the_weights_of_a_folder_have_a_digest_of_samples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path.parent)
+    weights, config = tmp_path / "model.safetensors", {"ref": {"path": tmp_path.name}}
     size = WHOLE + 1
     with weights.open("wb") as file:
         file.truncate(size)
@@ -56,7 +57,7 @@ def test_the_weights_of_a_folder_have_a_digest_of_samples(tmp_path):
             file.seek(place)
             file.write(b"1")
         [after] = digests(config, {}).items()
-        assert after[0] == before[0] == f"ref.path: {tmp_path}" and after[1] != before[1]
+        assert after[0] == before[0] == f"ref.path: {tmp_path.name}" and after[1] != before[1]
         before = after
 
 
