@@ -16,6 +16,9 @@ from corerl.errors import ConfigError, CoreRLError, RequestError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
 """errors of a disk that is full, read-only or gone"""
 
+CAUSES = 20
+"""errors behind an error, at most"""
+
 NAME = 200
 """bytes of a folder's name at most: a file system takes 255, with what temporary names add"""
 
@@ -175,9 +178,11 @@ def _is_elsewhere(error: OSError, path: Path) -> bool:
 def disk_error(error: BaseException) -> BaseException:
     """The error of the disk behind an error of a library, such as torch's writer; otherwise the error itself."""
     found: BaseException | None = error
-    while found is not None and not (isinstance(found, OSError) and found.errno in DISK):
+    for _ in range(CAUSES):
+        if found is None or (isinstance(found, OSError) and found.errno in DISK):
+            return found or error
         found = found.__cause__ or found.__context__
-    return error if found is None else found
+    return error
 
 
 def room(path: Path) -> str:

@@ -31,11 +31,13 @@ STATE: Mapping[str, Any] = {
     "trackers": dict,
     "config": dict,
     "versions": dict,
+    "digests": dict,
+    "scores": dict | None,
 }
 """values in ``state.json``, with their types"""
 
-LATER: Mapping[str, Any] = {"digests": dict, "scores": dict}
-"""values that checkpoints of earlier versions lack"""
+EARLIER: Mapping[str, Any] = {"digests": {}, "scores": None}
+"""those that checkpoints of earlier versions lack"""
 
 RECORD = "run.json"
 """of a run's folder: its name, and its start in UTC"""
@@ -87,21 +89,22 @@ class Checkpoint:
         """
         file = path / "state.json"
         with reading(file):
-            state = json.loads(read_text(file))
-            for name, kind in {**STATE, **{name: kind for name, kind in LATER.items() if name in state}}.items():
+            state = {**EARLIER, **json.loads(read_text(file))}
+            for name, kind in STATE.items():
                 if not isinstance(state[name], kind) or isinstance(state[name], bool):
                     raise TypeError(f"{name} is {state[name]!r:.100}")
             if is_deeper(state, DEEPEST):
                 raise ValueError(f"it has more than {DEEPEST} levels")
             if not 0 <= state["step"] < 10**18 or not math.isfinite(state["kl_coef"] or 0):
                 raise ValueError(f"step is {state['step']!r:.100}, kl_coef is {state['kl_coef']!r:.100}")
-            given = {name: state[name] for name in STATE} | {"digests": state.get("digests", {})}
-            scores = {int(step): score for step, score in state.get("scores", {}).items()}
+            scores = state["scores"]
+            if scores is None:  # as far as is known, there is no other branch
+                earlier = {step_of(each): each for each in paths(path.parent)}
+                scores = {step: score_of(each) for step, each in earlier.items() if step <= state["step"]}
             if not all(score is None or math.isfinite(score) for score in scores.values()):
                 raise ValueError("a score is not finite")
-        if "scores" not in state:  # of an earlier version: it has no other branch, as far as is known
-            scores = {step_of(each): score_of(each) for each in paths(path.parent) if step_of(each) <= state["step"]}
-        return cls(path, **given, scores=scores)
+            state["scores"] = {int(step): score for step, score in scores.items()}
+            return cls(path, **{name: state[name] for name in STATE})
 
 
 def find_checkpoint(config: TrainConfig, total_steps: int, fetched: Path | None = None) -> Checkpoint | None:

@@ -240,7 +240,7 @@ class CheckpointStore:
         lacking = ""
         with suppress(OSError, SaveError):
             ranks = [f"rank {rank} of '{name}'" for name, rank in self._lacking(save, save.all_ranks)]
-            lacking = f" ({', '.join(ranks)} has not written its share)" if ranks else ""
+            lacking = f" (without the share of {', '.join(ranks)})" if ranks else ""
         limit = f"trainer.save_timeout = {self.timeout:g} s"
         return DeadlineError(
             f"writing the checkpoint {save.path} took longer than {limit}{lacking}: "

@@ -368,7 +368,7 @@ def test_a_rank_that_is_late_writes_into_no_later_attempt_at_the_same_step(tmp_p
 
     store.copy(1, {"actor": Slow()})
     store.write(STATE, {})
-    with pytest.raises(DeadlineError, match=r"\(rank 0 of 'actor', rank 1 of 'actor' has not written its share\)"):
+    with pytest.raises(DeadlineError, match=r"\(without the share of rank 0 of 'actor', rank 1 of 'actor'\)"):
         store.settle(wait=True)
     store.timeout = 600
     store.copy(1, {"actor": Actor(release=release)})
