@@ -150,15 +150,15 @@ class CheckpointStore:
             return None
         left = save.deadline - time.monotonic()
         save.thread.join(max(0.0, left) if wait else 0.0)
-        if save.thread.is_alive():
-            if left > 0 and not wait:
-                return None
-            save.given_up.set()
-            save.error = self._late(save)
+        is_late = save.thread.is_alive()
+        if is_late and left > 0 and not wait:
+            return None
+        error = self._late(save) if is_late else save.error
+        save.given_up.set()
         self._writing = None
-        if save.error is not None:
+        if error is not None:
             with self._naming_kept():
-                raise save.error
+                raise error
         return save.path
 
     def drop(self, *, wait: bool) -> None:
