@@ -79,6 +79,20 @@ def test_code_of_the_model_is_run_only_if_it_is_trusted_and_nobody_is_asked(
         assert named in error and "add --trust to run it" in error and len(error.splitlines()) == 1
 
 
+def test_code_of_a_language_model_beside_a_known_config_is_refused_too(saved, tmp_path, capsys, monkeypatch):
+    config = saved / "checkpoints" / "global_step_2" / "model" / "config.json"
+    described = json.loads(config.read_text()) | {
+        "model_type": "vit",
+        "auto_map": {"AutoModelForCausalLM": "mine.Mine"},
+    }
+    config.write_text(json.dumps(described))
+    (config.parents[1] / "manifest.json").unlink()
+    manifest.write(config.parents[1])
+    monkeypatch.setattr("builtins.input", lambda *prompt: pytest.fail("a question on the terminal"))
+    assert run(["export", str(config.parents[1]), str(tmp_path / "out")]) == 2
+    assert "names code of the model (auto_map: mine.Mine)" in capsys.readouterr().err
+
+
 def test_code_of_an_architecture_that_transformers_has_is_not_needed(saved, tmp_path):
     config = saved / "checkpoints" / "global_step_2" / "model" / "config.json"
     described = json.loads(config.read_text()) | {"auto_map": {"AutoConfig": "configuration_mine.Mine"}}

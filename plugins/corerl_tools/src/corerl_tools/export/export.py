@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def export(
     if out.exists():
         raise ConfigError("OUT", f"{out} already exists")
     require_writable(out.parent, "OUT")
+    from transformers import AutoConfig
+
     config = typed.build(TrainConfig, _saved(found))
     config.model.trust_remote_code = config.model.trust_remote_code and trust
     strategy = _strategy(found.path, config, trust)
@@ -60,10 +63,12 @@ def export(
             else:
                 _copy(found.path, "model", folder)
                 _set_dtype(folder / "config.json", chosen)
-                described = _described(folder, found.path, trust=trust)
+                with _naming_code(found.path, trust=trust):
+                    described = AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+                    model = _model(described, trust=trust)
                 named = as_in_files(described, weights)
                 _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
-                _check_complete(folder, described, trust=trust)
+                _check_complete(folder, model)
     return found.path
 
 
@@ -180,14 +185,17 @@ def _set_dtype(path: Path, dtype: torch.dtype) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _described(folder: Path, checkpoint: Path, *, trust: bool) -> Any:
-    """transformers' config of the model, without a question on the terminal."""
-    from transformers import AutoConfig
+@contextmanager
+def _naming_code(checkpoint: Path, *, trust: bool) -> Iterator[None]:
+    """A block in which transformers looks for the classes of a model, without a question on the terminal.
 
+    Raises:
+        UntrustedError: they are code of the model, and ``trust`` is false.
+    """
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+        yield
     except ValueError as error:
-        named = json.loads(read_text(folder / "config.json")).get("auto_map")
+        named = json.loads(read_text(checkpoint / "model" / "config.json")).get("auto_map")
         if trust or not named:
             raise
         code = ", ".join(map(str, named.values()))
@@ -197,19 +205,24 @@ def _described(folder: Path, checkpoint: Path, *, trust: bool) -> Any:
         ) from error
 
 
-def _check_complete(folder: Path, config: Any, *, trust: bool) -> None:
+def _model(config: Any, *, trust: bool) -> Any:
+    """The model without weights."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    scores = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+    auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    with torch.device("meta"):
+        return auto.from_config(config, trust_remote_code=trust)
+
+
+def _check_complete(folder: Path, model: Any) -> None:
     """Raise ModelError if the folder lacks a weight that transformers needs; no weight is read."""
     from safetensors import safe_open
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     written: set[str] = set()
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as weights:
             written.update(weights.keys())
-    scores = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
-    auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
-    with torch.device("meta"):
-        model = auto.from_config(config, trust_remote_code=trust)
     lacking = sorted({name for name, _ in as_in_files(model.config, model.named_parameters())} - written)
     if lacking:
         raise ModelError(f"the checkpoint lacks {len(lacking)} of the model's weights, such as '{lacking[0]}'")
