@@ -241,9 +241,8 @@ class CheckpointStore:
         with suppress(OSError, SaveError):
             ranks = [f"rank {rank} of '{name}'" for name, rank in self._lacking(save, save.all_ranks)]
             lacking = f" (without the share of {', '.join(ranks)})" if ranks else ""
-        limit = f"trainer.save_timeout = {self.timeout:g} s"
         return DeadlineError(
-            f"writing the checkpoint {save.path} took longer than {limit}{lacking}: "
+            f"writing the checkpoint {save.path} took longer than trainer.save_timeout = {self.timeout:g} s{lacking}: "
             "look at the disk and, under runtime 'ray', at the workers' logs (/tmp/ray/session_latest/logs)"
         )
 
@@ -271,9 +270,7 @@ class CheckpointStore:
         return {step_of(path): path for path in paths(self.folder)}
 
     def _delete_old(self, step: int) -> None:
-        """Those of steps beyond ``step`` belong to a run that went on from here before: they are left alone. Other ones
-        of another branch are deleted first.
-        """
+        """Those of another branch first, except steps beyond ``step``, which are left alone."""
         present = self._present()
         self._branch.scores = {each: score for each, score in self._branch.scores.items() if each in present}
         best = self._branch.best(present)
