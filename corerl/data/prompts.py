@@ -69,7 +69,7 @@ def load_prompts(
     rows = custom_rows(data, files, tokenizer.tokenizer, split)
     limit = data.val_max_samples if split == "val" else data.train_max_samples
     records = read_prompt_records(files, report, limit, rows, data.columns)
-    tokenized = _tokenize(records, tokenizer, data.apply_chat_template_kwargs, f"{split} prompts")
+    tokenized = _tokenize(records, tokenizer, data.apply_chat_template_kwargs, f"{split} prompts", report)
     if data.filter_overlong_prompts:
         tokenized = list(_without_overlong(tokenized, data.max_prompt_length, report))
     report.require_kept()
@@ -107,12 +107,18 @@ _Tokenized = tuple[PromptRecord, tuple[int, ...]]
 
 
 def _tokenize(
-    records: Sequence[PromptRecord], tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any], description: str
+    records: Sequence[PromptRecord],
+    tokenizer: ChatTokenizer,
+    template_kwargs: Mapping[str, Any],
+    description: str,
+    report: LoadReport,
 ) -> list[_Tokenized]:
     tokenized: list[_Tokenized] = []
     for batch in batches(records, description):
         if isinstance(tokenizer, MediaTokenizer):
             batch = [_with_references(record, tokenizer) for record in batch]
+        for each in batch:
+            report.add([each.messages, each.data_source, each.ground_truth, each.extra_info, each.media])
         texts = [
             tokenizer.render(
                 record.messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs

@@ -1,8 +1,11 @@
 """Counts of rows that were read: kept, or skipped with a reason."""
 
+import hashlib
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from corerl.errors import DataError
 
@@ -29,15 +32,25 @@ class LoadReport:
         rows_read: rows looked at, in all files.
         skipped: reason -> places of the rows left out for it.
         truncated: rows kept, but cut to the length limit.
+        digest: of the content of the rows given to :meth:`add`, in their order.
     """
 
     rows_read: int = 0
     skipped: dict[str, list[Location]] = field(default_factory=dict)
     truncated: int = 0
+    digest: str = ""
 
     @property
     def kept(self) -> int:
         return self.rows_read - sum(map(len, self.skipped.values()))
+
+    def add(self, content: Any) -> None:
+        """Add the content of a row to the digest."""
+        try:
+            text = json.dumps(content, default=_plain, sort_keys=True)
+        except (TypeError, ValueError):  # keys that are no texts, a value within itself
+            text = _plain(content)
+        self.digest = hashlib.sha256(f"{self.digest}{text}".encode(errors="surrogatepass")).hexdigest()
 
     def skip(self, reason: str, location: Location) -> None:
         """Count one row as left out."""
@@ -54,6 +67,11 @@ class LoadReport:
     def __str__(self) -> str:
         cut = [f"{self.truncated} cut to the length limit"] if self.truncated else []
         return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut])
+
+
+def _plain(value: Any) -> str:
+    """A text of a value that JSON lacks, such as an image or a date; without the address of an object."""
+    return hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 def name_places(places: Sequence[Location]) -> str:

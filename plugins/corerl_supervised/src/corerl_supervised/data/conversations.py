@@ -67,6 +67,8 @@ def load_chat(
     examples: list[ChatExample] = []
     for batch in batches(read_rows(files), "conversations"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         chats = [conversation(row, location) for location, row in batch]
         for example in encoded(chats, tokenizer, template_kwargs or {}):
             assert example.location is not None

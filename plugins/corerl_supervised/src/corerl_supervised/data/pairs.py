@@ -81,6 +81,8 @@ def load_pairs(files: Sequence[str], encode: Encode, max_length: int) -> tuple[l
     pairs: list[Pair] = []
     for batch in batches(read_rows(files), "pairs"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         both = [compared(row, location) for location, row in batch]
         margins = [number(row, "margin", location, 0.0) for location, row in batch]
         chosen, rejected = (encode(chats) for chats in zip(*both, strict=True))
@@ -104,6 +106,8 @@ def load_scored(files: Sequence[str], encode: Encode, max_length: int) -> tuple[
     rows: list[Scored] = []
     for batch in batches(read_rows(files), "responses"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         scores = [number(row, "score", location) for location, row in batch]
         examples = encode([answered(row, "response", location) for location, row in batch])
         for example, score, (location, _) in zip(examples, scores, batch, strict=True):
