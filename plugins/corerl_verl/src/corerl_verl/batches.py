@@ -51,9 +51,15 @@ def _of_one_gpu(conversion: Conversion, key: str) -> None:
 
 
 def batch_sizes(conversion: Conversion) -> None:
-    """``gen_batch_size`` without a filter: verl's loader takes it for the batch itself, since version 0.4."""
+    """``gen_batch_size`` without a filter: from version 0.4 on verl's loader takes it for the batch itself.
+
+    verl's trainer v1, the default since 0.9, fetches so many prompts at a time, and a step has ``train_batch_size``.
+    """
     key = "data.gen_batch_size"
     size, batch = conversion.given.get(key), conversion.effective("data.train_batch_size")
+    if conversion.trainer_v1:
+        conversion.drop(key, "prompts that verl's trainer v1 fetches at a time; a step has data.train_batch_size")
+        return
     if size is None or is_true(conversion.effective("algorithm.filter_groups.enable")):
         return
     if size == batch:

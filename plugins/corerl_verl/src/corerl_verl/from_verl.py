@@ -10,13 +10,16 @@ from corerl.config.load import assign
 from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
 from corerl_verl import hydra
+from corerl_verl.accepted import leave_out_refused
 from corerl_verl.algorithms import advantage_estimator, kl_controller, policy_loss
 from corerl_verl.batches import batch_sizes, micro_batches, over_sampling, schedules
 from corerl_verl.conversion import Conversion, Remark, is_true, shown
 from corerl_verl.correction import rollout_correction
+from corerl_verl.distillation import distillation
 from corerl_verl.engines import engine, experts, sampling
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
 from corerl_verl.left_out import left_out
+from corerl_verl.multi_turn import multi_turn
 from corerl_verl.overrides import overrides
 from corerl_verl.profiles import profiles
 from corerl_verl.rewards import dynamic_sampling, rewards
@@ -114,6 +117,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     policy_loss,
     advantage_estimator,
     kl_controller,
+    distillation,
     rollout_correction,
     dynamic_sampling,
     _data,
@@ -121,6 +125,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     sampling,
     experts,
     engine,
+    multi_turn,
     schedules,
     profiles,
     strategies,
@@ -163,6 +168,8 @@ def convert(
     module: str = "verl.trainer.main_ppo",
     version: str | None = None,
     environment: Mapping[str, str] | None = None,
+    *,
+    accept: bool = True,
 ) -> Converted:
     """Convert parsed arguments.
 
@@ -170,6 +177,7 @@ def convert(
         module: of verl, that the command starts.
         version: of verl, such as 0.9; None: the newest with the command's keys.
         environment: for ``${oc.env:NAME}``.
+        accept: leave out the values that CoreRL's schema refuses.
     """
     kind, remarks = _engine(arguments, module)
     added = {key.removeprefix(PREFIX) for key in arguments.added}
@@ -186,6 +194,8 @@ def convert(
         rule(conversion)
     _one_by_one(conversion)
     _defaults(conversion)
+    if accept:
+        leave_out_refused(conversion, _nested, _targets)
     touched = {argument.partition("=")[0] for remark in conversion.remarks for argument in remark.arguments}
     kept = [key for key in given if not any(f"{each}.".startswith(f"{key}.") for each in touched)]
     return Converted(_nested(conversion.values), kept, conversion.remarks, version, kind)

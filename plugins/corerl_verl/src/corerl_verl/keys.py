@@ -13,7 +13,6 @@ _MICRO_BATCHES = (
     "actor.ppo_micro_batch_size_per_gpu)"
 )
 _REFERENCE = "written if the reference's options differ from the actor's"
-_ENVIRONMENT = "rollout.multi_turn.environment supplies the tools (docs/environments.md)"
 _PER_GPU = "write the size of one GPU"
 _PACKED = "fsdp and megatron pack rows (fsdp: actor.strategy.use_remove_padding)"
 _WEIGHTS = "weights are sharded over all ranks of actor.strategy=fsdp"
@@ -161,11 +160,21 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("rollout.calculate_log_probs", (), "engines always return log-probs"),
     VerlKey("rollout.prompt_length", ("data.max_prompt_length",)),
     VerlKey("rollout.response_length", ("data.max_response_length",)),
-    VerlKey("rollout.agent.num_workers", ("rollout.multi_turn.num_workers",)),
+    VerlKey("rollout.agent.num_workers", ("rollout.num_workers",), "of an agent"),
+    VerlKey("rollout.agent.agent_loop_config_path", ("rollout.agent.config",), "of rollout.agent=verl_agent_loop"),
+    VerlKey("rollout.agent.default_agent_loop", ("rollout.agent.loop",), "of rollout.agent=verl_agent_loop"),
+    VerlKey("rollout.multi_turn.enable", (), "rollout.agent selects an agent"),
+    VerlKey("rollout.multi_turn.tool_config_path", ("rollout.agent.tools",), "of rollout.agent=verl_tools"),
+    VerlKey("rollout.multi_turn.function_tool_path", ("rollout.agent.functions",), "of rollout.agent=verl_tools"),
+    VerlKey("rollout.multi_turn.interaction_config_path", ("rollout.agent.interactions",), "likewise"),
+    VerlKey("rollout.multi_turn.max_parallel_calls", ("rollout.agent.max_calls",), "likewise"),
+    VerlKey("rollout.multi_turn.tool_response_truncate_side", ("rollout.agent.truncate_side",), "likewise"),
     VerlKey("rollout.multi_turn.max_turns", ("rollout.multi_turn.max_assistant_turns",)),
-    VerlKey("rollout.multi_turn.enable", (), _ENVIRONMENT),
-    VerlKey("rollout.multi_turn.tool_config_path", (), _ENVIRONMENT),
-    VerlKey("rollout.multi_turn.interaction_config_path", (), _ENVIRONMENT),
+    VerlKey(
+        "rollout.multi_turn.max_user_turns",
+        ("rollout.multi_turn.max_assistant_turns",),
+        "one more: after the last answer the policy has another turn",
+    ),
     VerlKey("critic.model.path", ("critic.path",)),
     *_same("critic.model.fsdp_config", "critic.strategy", *_FSDP),
     VerlKey("critic.megatron.*", ("critic.strategy.*",), "with critic.strategy=megatron"),

@@ -150,7 +150,7 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("reward_model.*", "CoreRL's reward model has no such option"),
     ("reward.*sandbox_fusion*", "the scorer code has its own sandbox (docs/rewards.md)"),
     ("sandbox_fusion.*", "the scorer code has its own sandbox (docs/rewards.md)"),
-    ("distillation.*", "distillation is the policy loss distill (docs/algorithms/distill.md): select it in the config"),
+    ("distillation.*", "distillation is the policy loss distill, which has no such option (docs/algorithms/distill.md)"),
     ("algorithm.use_pf_ppo", "CoreRL has no weighting of samples by preference feedback yet"),
     ("algorithm.pf_ppo.*", "CoreRL has no weighting of samples by preference feedback yet"),
     ("trainer.checkpoint_callback_class", "a hook of a plugin can act after each checkpoint (docs/reference/hooks.md)"),

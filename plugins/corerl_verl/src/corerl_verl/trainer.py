@@ -10,6 +10,12 @@ _DTYPES = {
     **{"float32": "fp32", "fp32": "fp32", "auto": "auto"},
 }
 _PARTS = ("model", "optimizer", "extra")
+_ALL = 1_000_000
+_LOGGED = (
+    "trainer.log_val_generations",
+    "trainer.val_generations_to_log_to_wandb",
+    "val_generations_to_log_to_wandb",
+)
 _RAY_SOURCES = ("ray_init", "ray_kwargs")
 
 
@@ -54,6 +60,7 @@ def frequencies(conversion: Conversion) -> None:
         value = conversion.given.get(key)
         if key in conversion.given and (value is None or value is False or is_number(value, most=0)):
             conversion.given[key] = -1
+    _logged(conversion)
     for key in ("data.val_max_samples", "data.train_max_samples"):
         if is_number(conversion.given.get(key), most=0):
             conversion.given.pop(key)
@@ -64,6 +71,15 @@ def frequencies(conversion: Conversion) -> None:
         )
     if is_number(conversion.effective("trainer.total_training_steps"), most=0):
         conversion.given.pop("trainer.total_training_steps", None)
+
+
+def _logged(conversion: Conversion) -> None:
+    """A negative number of responses is, in verl, the end of a slice: -1 is all but one."""
+    for key in _LOGGED:
+        number: Any = conversion.given.get(key)
+        if is_number(number, most=-1):
+            conversion.drop(key, f"verl logs all responses but {-number}; written as {_ALL}: all", "changed")
+            conversion.values["trainer.log_val_generations"] = _ALL
 
 
 def resuming(conversion: Conversion) -> None:

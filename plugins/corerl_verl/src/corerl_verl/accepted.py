@@ -1,0 +1,35 @@
+"""Values of verl that no config of CoreRL takes, such as a number out of range: their default is written instead."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from corerl.config import typed
+from corerl.contracts.config import TrainConfig
+from corerl.errors import ConfigError
+from corerl_verl.conversion import Conversion, shown
+
+Nested = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def leave_out_refused(conversion: Conversion, nested: Nested, targets: Callable[[str], tuple[str, ...]]) -> None:
+    """Remove each value that the schema refuses, with a remark that names verl's argument.
+
+    Args:
+        nested: from CoreRL's flat keys to the values of a config.
+        targets: verl's key -> CoreRL's keys.
+    """
+    while (error := _error(nested(conversion.values))) is not None:
+        if error.key not in conversion.values:
+            return
+        value = conversion.values.pop(error.key)
+        given = next((key for key in conversion.given if error.key in targets(key)), error.key)
+        reason = str(error).removeprefix(f"{error.key}: ")
+        conversion.remark(shown(given, value), f"{error.key} {reason}; CoreRL's default is written")
+
+
+def _error(values: dict[str, Any]) -> ConfigError | None:
+    try:
+        typed.build(TrainConfig, values)
+    except ConfigError as error:
+        return error
+    return None
