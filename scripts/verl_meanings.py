@@ -53,8 +53,12 @@ def _sampled(verl: Values) -> bool:
 
 
 def _batch(verl: Values) -> Any:
+    """verl's trainer v1 fetches ``gen_batch_size`` prompts at a time, its older trainer takes it for the batch."""
     own = verl("data.gen_batch_size")
-    return verl("data.train_batch_size") if own is None or _true(verl("algorithm.filter_groups.enable")) else own
+    is_batch = (
+        own is not None and not _true(verl("trainer.use_v1")) and not _true(verl("algorithm.filter_groups.enable"))
+    )
+    return own if is_batch else verl("data.train_batch_size")
 
 
 def _penalty(verl: Values) -> Any:
@@ -85,10 +89,16 @@ def _clip(side: str) -> Callable[[Values], Any]:
     def value(verl: Values) -> Any:
         if (verl(f"{A}policy_loss.loss_mode") or "vanilla") != "vanilla" or verl(f"{A}policy_loss") is not None:
             return None
+        if _distills(verl):
+            return None
         own = verl(f"{A}clip_ratio_{side}")
         return verl(f"{A}clip_ratio") if own is None else own
 
     return value
+
+
+def _distills(verl: Values) -> bool:
+    return _true(verl("distillation.enabled"))
 
 
 def _kl(verl: Values) -> Any:
@@ -219,7 +229,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "clip dual": Meaning(
         (f"{A}clip_ratio_c",),
         lambda verl: (
-            verl(f"{A}clip_ratio_c") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None
+            verl(f"{A}clip_ratio_c")
+            if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" and not _distills(verl)
+            else None
         ),
         lambda config, parts: _option(parts.policy_loss, "clip_ratio_c"),
     ),

@@ -150,7 +150,11 @@ def test_a_tool_is_created_with_the_rows_values_called_and_released(module: str)
 
 def test_a_tool_of_verl_0_5_gets_its_named_values_alone(module: str) -> None:
     policy = Scripted([("old", '{"by": 2}')], "done")
-    play(policy, {"tools_kwargs": {"old": {"create_kwargs": {"ground_truth": "7", "other": 1}}}}, tools=tool_file(module, "Old"))
+    play(
+        policy,
+        {"tools_kwargs": {"old": {"create_kwargs": {"ground_truth": "7", "other": 1}}}},
+        tools=tool_file(module, "Old"),
+    )
     assert answers(policy) == ["7 x"]
 
 
@@ -213,7 +217,8 @@ def test_functions_of_a_file_are_tools(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     Path("functions.py").write_text(
         "from corerl_verl.tools import function_tool\n\n"
-        "@function_tool('price')\ndef cost(item: str) -> dict:\n    '''The price.\n\n    Args:\n        item: name\n    '''\n"
+        "@function_tool('price')\ndef cost(item: str) -> dict:\n"
+        "    '''The price.\n\n    Args:\n        item: name\n    '''\n"
         "    return {'price': len(item)}\n\n"
         "@function_tool\nasync def twice(by: int) -> str:\n    '''Twice.\n\n    Args:\n        by: number\n    '''\n"
         "    return str(2 * by), 0.25\n"
@@ -243,7 +248,7 @@ def test_what_cannot_be_loaded_is_one_sentence(module: str) -> None:
     with pytest.raises(ConfigError, match=r"is of type mcp: name the server in rollout.agent=\{name: tools, servers"):
         play(Scripted(), tools="tools.yaml")
     (Path("tools.yaml")).write_text("[]")
-    with pytest.raises(ConfigError, match="tools.yaml must have a list 'tools' of mappings with class_name"):
+    with pytest.raises(ConfigError, match=r"tools\.yaml must have a list 'tools' of mappings with class_name"):
         play(Scripted(), tools="tools.yaml")
     with pytest.raises(ConfigError, match="needs a tool: name tools, functions or interactions"):
         play(Scripted())
@@ -254,7 +259,7 @@ def test_what_cannot_be_loaded_is_one_sentence(module: str) -> None:
 def test_a_class_that_needs_verl_is_refused_with_the_remedy(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "verl", None)  # type: ignore[arg-type]
     Path("tools.yaml").write_text("tools: [{class_name: verl.tools.gsm8k_tool.Gsm8kTool, config: {type: native}}]")
-    with pytest.raises(ConfigError, match="install verl, or take the base class of corerl_verl.tools"):
+    with pytest.raises(ConfigError, match=r"install verl, or take the base class of corerl_verl\.tools"):
         play(Scripted(), tools="tools.yaml")
 
 
@@ -268,7 +273,11 @@ def test_with_verl_its_own_schema_class_is_used(module: str, monkeypatch: pytest
             return SimpleNamespace(function=function, model_dump=lambda **kwargs: values)
 
     schemas.OpenAIFunctionToolSchema = OpenAIFunctionToolSchema
-    for name, each in (("verl", ModuleType("verl")), ("verl.tools", ModuleType("verl.tools")), ("verl.tools.schemas", schemas)):
+    for name, each in (
+        ("verl", ModuleType("verl")),
+        ("verl.tools", ModuleType("verl.tools")),
+        ("verl.tools.schemas", schemas),
+    ):
         monkeypatch.setitem(sys.modules, name, each)
     policy = Scripted([("counter", '{"by": 2}')], "done")
     play(policy, tools=tool_file(module, "Counter"))

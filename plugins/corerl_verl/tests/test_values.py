@@ -148,6 +148,7 @@ def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys
         f"{key}.attn_implementation=eager",
         f"{key}.model_config.rope_theta=5",
         "actor_rollout_ref.model.exclude_modules=gate_proj",
+        "actor_rollout_ref.model.lora_rank=8",
     )
     assert config.model.exclude_modules == ["gate_proj"]
     yarn = {"type": "yarn", "factor": 4.0}

@@ -22,6 +22,12 @@ _RATIO = "verl clips the ratio of policy and old policy in this loss, CoreRL's d
 _NO_CLAMP = "CoreRL clamps neither the divergence of a token nor log-probs"
 _NO_GROUPS = "advantages have no effect without task rewards: written as an estimator without groups"
 
+_ONE_RESPONSE = (
+    "verl's advantage of the only response to a prompt is its score; written as an estimator without groups, which "
+    "whitens scores over the batch"
+)
+_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus", "remax")
+
 
 class _Asked(NamedTuple):
     """verl's loss."""
@@ -53,6 +59,7 @@ def distillation(conversion: Conversion) -> None:
         _kl_loss(conversion, asked, next(iter(teachers.values()))["path"])
     else:
         _distill(conversion, asked, teachers)
+    _without_groups(conversion, asked)
     _rest(conversion, asked)
 
 
@@ -131,15 +138,19 @@ def _distill(conversion: Conversion, asked: _Asked, teachers: dict[str, Any]) ->
     if asked.task:
         conversion.values["actor.policy_loss.use_task_reward"] = True
         conversion.values["actor.policy_loss.coefficient"] = asked.coefficient
-    elif conversion.effective("rollout.n", 1) == 1:
-        estimator = conversion.values.get("algorithm.adv_estimator")
-        conversion.values = {
-            key: value for key, value in conversion.values.items() if not key.startswith("algorithm.adv_estimator.")
-        }
-        conversion.values["algorithm.adv_estimator"] = "reinforce_plus_plus"
-        conversion.remark(f"algorithm.adv_estimator={estimator}", _NO_GROUPS, "harmless")
     if asked.gradient or asked.task:
         conversion.remark(f"{_LOSS}.use_policy_gradient={asked.gradient}", _RATIO)
+
+
+def _without_groups(conversion: Conversion, asked: _Asked) -> None:
+    """verl's estimators of groups take one response to a prompt, CoreRL's do not."""
+    estimator = conversion.values.get("algorithm.adv_estimator")
+    if estimator in _WITHOUT_GROUPS or conversion.effective("rollout.n", 1) != 1:
+        return
+    prefix = "algorithm.adv_estimator."
+    conversion.values = {key: value for key, value in conversion.values.items() if not key.startswith(prefix)}
+    conversion.values["algorithm.adv_estimator"] = "reinforce_plus_plus"
+    conversion.remark(f"algorithm.adv_estimator={estimator}", _ONE_RESPONSE if asked.task else _NO_GROUPS)
 
 
 def _rest(conversion: Conversion, asked: _Asked) -> None:

@@ -13,12 +13,13 @@ _ENGINE_ARGS = {
         "enable_chunked_prefill": "enable_chunked_prefill",
         "enable_prefix_caching": "enable_prefix_caching",
         "scheduling_policy": "scheduling_policy",
+        "cudagraph_capture_sizes": "cudagraph_capture_sizes",
     },
     "sglang": {"max_num_seqs": "max_running_requests"},
     "hf": {},
 }
 """engine -> verl's key below ``rollout`` -> the engine's own argument"""
-_OF_VLLM = (*_ENGINE_ARGS["vllm"], "swap_space", "cudagraph_capture_sizes")
+_OF_VLLM = (*_ENGINE_ARGS["vllm"], "swap_space")
 _OWN_OPTIONS = {
     "vllm": ("enforce_eager", *_COMMON),
     "sglang": ("attention_backend", "disable_cuda_graph"),

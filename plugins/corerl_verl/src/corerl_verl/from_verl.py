@@ -11,6 +11,7 @@ from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
 from corerl_verl import hydra
 from corerl_verl.accepted import leave_out_refused
+from corerl_verl.adapters import adapters
 from corerl_verl.algorithms import advantage_estimator, kl_controller, policy_loss
 from corerl_verl.batches import batch_sizes, micro_batches, over_sampling, schedules
 from corerl_verl.conversion import Conversion, Remark, is_true, shown
@@ -121,6 +122,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     rollout_correction,
     dynamic_sampling,
     _data,
+    adapters,
     overrides,
     sampling,
     experts,

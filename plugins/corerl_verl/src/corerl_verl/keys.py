@@ -111,6 +111,7 @@ TABLE: tuple[VerlKey, ...] = (
         ("actor.strategy.save_optimizer",),
         "false without optimizer",
     ),
+    VerlKey("actor.checkpoint.async_save", ("trainer.async_save",)),
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface selects the checkpoints with a model folder"),
     VerlKey(
         "actor.tis_imp_ratio_cap",
@@ -122,6 +123,11 @@ TABLE: tuple[VerlKey, ...] = (
     ),
     *_same("actor.fsdp_config", "actor.strategy", *_FSDP),
     VerlKey("actor.fsdp_config.*", (), _WEIGHTS),
+    VerlKey(
+        "actor.megatron.override_transformer_config.pipeline_model_parallel_layout",
+        ("actor.strategy.override_transformer_config.num_layers_in_first_pipeline_stage",),
+        "and num_layers_in_last_pipeline_stage, if the stages between have equal numbers",
+    ),
     VerlKey(
         "actor.megatron.override_transformer_config.*",
         ("actor.strategy.override_transformer_config.*",),

@@ -9,9 +9,6 @@ _COLUMNS = "CoreRL reads no audio"
 _PROFILER = "CoreRL profiles with torch's own profiler (trainer.profile, docs/profiling.md)"
 _OPTIMIZER = "CoreRL has adamw, adamw_8bit and muon: select one with optim.optimizer"
 _LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha, target_modules and exclude_modules"
-_TOOLS = (
-    "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
-)
 _SHUFFLE = "mini-batches have the prompts of a step in the order of the data (data.shuffle)"
 _INTERNAL = "a matter of verl's processes"
 _FUSED = "a matter of memory and speed: actor.strategy.logits_chunk_size limits the logits in memory"
@@ -57,11 +54,14 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("rollout.full_determinism", "trainer.seed seeds all randomness"),
     ("rollout.use_fire_sampling", "verl reads it no more"),
     ("rollout.micro_batch_size*", "of verl's engine hf alone"),
-    ("rollout.cudagraph_capture_sizes", "a matter of speed"),
-    ("rollout.multi_turn.use_inference_chat_template", "chats continue tokens (docs/architecture.md)"),
-    ("rollout.multi_turn.tokenization_sanity_check_mode", "chats continue tokens (docs/architecture.md)"),
-    ("rollout.multi_turn.completion_callback", "null: none"),
-    ("rollout.multi_turn.enable_tokenization_sanity_check", "chats continue tokens (docs/architecture.md)"),
+    ("rollout.moe_tensor_parallel_size", "of verl's engine trtllm alone"),
+    ("rollout.moe_load_balance_metrics_interval", "a matter of metrics"),
+    ("rollout.layer_name_map*", _INTERNAL),
+    ("rollout.server.*", _INTERNAL),
+    ("rollout.sglang_engine_mode", _INTERNAL),
+    ("rollout.enable_sleep_mode", "rollout.free_cache_engine"),
+    ("rollout.checkpoint_manager_class", _INTERNAL),
+    ("rollout.router_config_path", _INTERNAL),
     ("rollout.trace.*", "corerl rollouts show prints sample rollouts"),
     ("hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
     ("actor_rollout_ref.hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
@@ -85,6 +85,8 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("TransferQueue.*", _INTERNAL),
     ("hydra.*", _INTERNAL),
     ("*._target_", _INTERNAL),
+    ("*.optim.use_precision_aware_optimizer", "a matter of memory: CoreRL's moments are float32"),
+    ("*.optim.use_layer_wise_distributed_optimizer", "a matter of memory"),
     ("algorithm.rollout_correction.debug_rollout_actor_probs", "rollout_corr/* are measured without bypass_mode"),
 )
 """pattern of keys -> why nothing is lost"""
@@ -96,14 +98,11 @@ NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("*.optim.num_cycles", (0.5, None)),
     ("*.optim.lr_warmup_init", (0, 0.0)),
     ("*.optim.min_lr", (0, 0.0)),
-    ("*.optim.lr_decay_steps", (None,)),
+    ("rollout.repetition_penalty", (1, 1.0)),
     ("*.optim.lr_wsd_decay_*", (None, "exponential")),
     ("*.optim.weight_decay_incr_style", ("constant",)),
     ("*.optim.*_dtype", ("fp32",)),
-    ("rollout.agent.default_agent_loop", ("single_turn_agent",)),
     ("rollout.over_sample_rate", (0, 0.0)),
-    ("rollout.multi_turn.enable", (False,)),
-    ("rollout.agent.agent_loop_config_path", (None,)),
 )
 """pattern of keys -> the values that CoreRL has too"""
 
@@ -115,8 +114,6 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("data.image_patch_size", "the processor of the model has it"),
     ("data.max_pixels", "the processor of the model has it"),
     ("data.min_pixels", "the processor of the model has it"),
-    ("data.tool_config_path", _TOOLS),
-    ("data.function_tool_path", _TOOLS),
     ("model.external_lib", "plugins.load names Python files with hooks"),
     ("model.lora.*", _LORA),
     ("model.lora*", _LORA),
@@ -128,6 +125,7 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("*.optim.num_cycles", "of the schedule cosine, which the command does not select"),
     ("*.optim.*lr*", "of a schedule that is not converted: actor.optim.lr_scheduler_type (docs/optimizers.md)"),
     ("*.optim.muon_*", "of megatron-core's Muon, which CoreRL does not use"),
+    ("rollout.repetition_penalty", "CoreRL samples without penalties"),
     ("*.optim.*", _OPTIMIZER),
     ("actor.shuffle", _SHUFFLE),
     ("critic.shuffle", _SHUFFLE),
@@ -142,19 +140,18 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("rollout.mtp*", "CoreRL has no multi-token prediction yet"),
     ("rollout.over_sample_rate", "is no share of a known data.train_batch_size"),
     ("rollout.disaggregation.*", "CoreRL's engines prefill and decode together"),
-    ("rollout.agent.*", "agent loops of verl have no counterpart: write an agent (docs/agents.md)"),
-    ("rollout.multi_turn.*", _TOOLS),
+    ("rollout.agent.*", "servers and managers of agent loops have no counterpart: write an agent (docs/agents.md)"),
+    ("rollout.multi_turn.*", "the agent verl_tools has no such option (docs/agents.md)"),
     ("rollout.custom*", "engines of the user are a plugin (docs/plugins.md)"),
     ("reward.reward_manager.*", "a reward manager of the user is a plugin (docs/plugins.md)"),
     ("reward_manager.*", "a reward manager of the user is a plugin (docs/plugins.md)"),
     ("reward_model.*", "CoreRL's reward model has no such option"),
     ("reward.*sandbox_fusion*", "the scorer code has its own sandbox (docs/rewards.md)"),
     ("sandbox_fusion.*", "the scorer code has its own sandbox (docs/rewards.md)"),
-    ("distillation.*", "distillation is the policy loss distill, which has no such option (docs/algorithms/distill.md)"),
+    ("distillation.*", "the policy loss distill has no such option (docs/algorithms/distill.md)"),
     ("algorithm.use_pf_ppo", "CoreRL has no weighting of samples by preference feedback yet"),
     ("algorithm.pf_ppo.*", "CoreRL has no weighting of samples by preference feedback yet"),
     ("trainer.checkpoint_callback_class", "a hook of a plugin can act after each checkpoint (docs/reference/hooks.md)"),
-    ("trainer.v1.*", "a matter of verl's trainer without a counterpart"),
     ("skip.*", "CoreRL has no replay of stored rollouts"),
     ("rollout.skip*", "CoreRL has no replay of stored rollouts"),
     ("trainer.runtime_env*", "runtime.options.environment names variables for the workers"),

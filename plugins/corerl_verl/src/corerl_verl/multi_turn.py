@@ -5,6 +5,12 @@ from typing import Any
 from corerl_verl.conversion import Conversion, is_number, is_true, shown
 
 _SECTION = "rollout.multi_turn"
+_FILES = {
+    "tools": "tool_config_path",
+    "functions": "function_tool_path",
+    "interactions": "interaction_config_path",
+}
+"""option of the agents -> verl's key"""
 _FORMATS = {"hermes": "hermes", "gpt-oss": "harmony", "qwen3_coder": "qwen_xml", "glm": "glm", "llama3_json": "llama"}
 """verl's parser of tool calls -> CoreRL's format"""
 _ONE_TURN = "the command has no tool, interaction or agent loop: a response is one turn"
@@ -22,11 +28,7 @@ _PROMPT = "CoreRL's filter of long prompts counts a prompt without the tools' de
 
 def multi_turn(conversion: Conversion) -> None:
     """``rollout.agent`` and the limits of its turns."""
-    files = {
-        "tools": conversion.take(f"{_SECTION}.tool_config_path"),
-        "functions": conversion.take(f"{_SECTION}.function_tool_path"),
-        "interactions": conversion.take(f"{_SECTION}.interaction_config_path"),
-    }
+    files = {option: conversion.take(f"{_SECTION}.{name}") for option, name in _FILES.items()}
     loops = conversion.take("rollout.agent.agent_loop_config_path")
     default = str(conversion.take("rollout.agent.default_agent_loop", _LOOPS[0]))
     enabled = conversion.take(f"{_SECTION}.enable")
@@ -44,8 +46,8 @@ def multi_turn(conversion: Conversion) -> None:
         _agent(conversion, "verl_tools", named)
     else:
         if loops is not None:
-            reason = "the command selects no loop of this file: rollout.agent={name: verl_agent_loop, config: …, name: …}"
-            conversion.remark(shown("rollout.agent.agent_loop_config_path", loops), f"{reason} plays one")
+            reason = "the command selects no loop of this file; rollout.agent=verl_agent_loop with its name plays one"
+            conversion.remark(shown("rollout.agent.agent_loop_config_path", loops), reason)
         _one_turn(conversion)
 
 
@@ -66,8 +68,8 @@ def _agent(conversion: Conversion, name: str, options: dict[str, Any]) -> None:
     options |= {} if side is None or "loop" in options else {"truncate_side": side}
     conversion.values |= {f"rollout.agent.{option}": value for option, value in options.items()}
     loop = options.get("loop")
-    key = "tool_config_path" if "tools" in options else "function_tool_path" if "functions" in options else ""
-    argument = f"{_SECTION}.{key or 'interaction_config_path'}" if loop is None else f"rollout.agent.default_agent_loop={loop}"
+    key = next((_FILES[option] for option in _FILES if option in options), "")
+    argument = f"{_SECTION}.{key}" if loop is None else f"rollout.agent.default_agent_loop={loop}"
     conversion.remark(argument, _PLAYED.format(name))
     longest = conversion.take(f"{_SECTION}.max_tool_response_length")
     if longest is None:

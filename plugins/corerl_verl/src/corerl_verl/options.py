@@ -17,6 +17,12 @@ class VerlFunctionOptions:
     path: str = option(help="Python file or module of verl's reward function")
     function: str = option("compute_score", "its name")
     kwargs: dict[str, Any] = option(help="further arguments of each call (verl's reward_kwargs)", factory=dict)
+    router: str | None = option(
+        None, "HOST:PORT of a server of a reward model, for functions with the argument reward_router_address"
+    )
+    reward_model: str | None = option(
+        None, "with router: folder or hub name, whose tokenizer functions get as reward_model_tokenizer"
+    )
 
     def within(self, timeout: float) -> "VerlFunctionOptions":
         """The options themselves, if the file exists; the file is not imported.

@@ -6,20 +6,11 @@ from typing import Any
 from corerl_verl.conversion import Conversion, shown
 
 _KEY = "model.override_config"
-_OF_ADAPTERS = ("lora_alpha", "target_modules", "exclude_modules", "target_parameters", "lora_adapter_path")
 _EMPTY: tuple[Any, ...] = (None, {}, False)
 
 
 def overrides(conversion: Conversion) -> None:
     """Nested values of ``model.override_config``; the critic's own are those of the policy, or are named."""
-    _without_adapters(conversion)
-    excluded = conversion.given.get("model.exclude_modules")
-    if isinstance(excluded, str):
-        if excluded.isidentifier():
-            conversion.given["model.exclude_modules"] = [excluded]
-        else:
-            reason = "a regular expression: CoreRL's model.exclude_modules are names of layers"
-            conversion.drop("model.exclude_modules", reason, "missing")
     found = _taken(conversion, _KEY)
     for name in list(found):
         attention = name in ("attn_implementation", "_attn_implementation")
@@ -33,15 +24,6 @@ def overrides(conversion: Conversion) -> None:
         conversion.values[_KEY] = found
     if conversion.has_critic:
         _of_critic(conversion, found)
-
-
-def _without_adapters(conversion: Conversion) -> None:
-    """Options of adapters that no model has."""
-    for model in ("model", "critic.model"):
-        if conversion.effective(f"{model}.lora_rank", 0) == 0 and conversion.effective(f"{model}.lora.rank", 0) == 0:
-            for name in _OF_ADAPTERS:
-                conversion.drop(f"{model}.{name}", f"{model}.lora_rank is 0: there are no adapters")
-            conversion.drop_section(f"{model}.lora", f"{model}.lora_rank is 0: there are no adapters")
 
 
 def _of_critic(conversion: Conversion, policy: Mapping[str, Any]) -> None:

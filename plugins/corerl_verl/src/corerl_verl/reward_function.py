@@ -74,9 +74,25 @@ def verl(
         solution_str=response,
         ground_truth=ground_truth,
         extra_info=dict(extra_info),
+        **_of_model(options),
         **options.kwargs,
     )
     return score_of(result)
+
+
+def _of_model(options: VerlFunctionOptions) -> dict[str, Any]:
+    """verl's arguments for functions that ask a reward model."""
+    if options.router is None:
+        return {}
+    tokenizer = None if options.reward_model is None else _tokenizer(options.reward_model)
+    return {"reward_router_address": options.router, "reward_model_tokenizer": tokenizer}
+
+
+@cache
+def _tokenizer(path: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path)
 
 
 def score_of(result: Any) -> Any:

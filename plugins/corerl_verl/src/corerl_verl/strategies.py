@@ -3,6 +3,7 @@
 from typing import Any
 
 from corerl_verl.conversion import Conversion, Kind, is_number, is_true, shown
+from corerl_verl.layouts import layers_of
 
 _FSDP_OPTIONS = ("param_offload", "optimizer_offload", "reshard_after_forward", "ulysses_sequence_parallel_size")
 _MEGATRON_OPTIONS = (
@@ -55,7 +56,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_precision_aware_optimizer": (False,),
 }
 """an option without a counterpart -> its values without an effect"""
-_ONE_WAY = "CoreRL divides layers and experts, and names their weights, in one way"
+_LAYOUT = (
+    "CoreRL's stages have equal numbers of layers but the first and the last one: num_layers_in_first_pipeline_stage, "
+    "num_layers_in_last_pipeline_stage"
+)
+_OFF = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "fp8")
+"""keys of megatron-core's transformer config whose value false is its default"""
 _GROUPED = "a matter of speed: experts are computed one after the other"
 _OWN_ATTENTION = "a matter of speed: attention and its rotation are modules of CoreRL"
 _AUX = "CoreRL's megatron has no load-balance loss of routers yet (fsdp: router_aux_loss_coef)"
@@ -63,16 +69,6 @@ _TRANSFORMER: dict[str, tuple[Kind, str]] = {
     **dict.fromkeys(("attention_backend", "apply_rope_fusion", "use_flash_attn"), ("harmless", _OWN_ATTENTION)),
     **dict.fromkeys(("moe_grouped_gemm", "moe_use_legacy_grouped_gemm"), ("harmless", _GROUPED)),
     **dict.fromkeys(("hidden_dropout", "attention_dropout"), ("harmless", "models are trained without dropout")),
-    **dict.fromkeys(
-        (
-            "num_layers_in_first_pipeline_stage",
-            "num_layers_in_last_pipeline_stage",
-            "account_for_embedding_in_pipeline_split",
-            "account_for_loss_in_pipeline_split",
-            "pipeline_model_parallel_layout",
-        ),
-        ("missing", _ONE_WAY),
-    ),
     **dict.fromkeys(("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"), ("missing", _AUX)),
     **dict.fromkeys(
         ("moe_router_bias_update_rate", "moe_router_enable_expert_bias", "mtp_num_layers", "mtp_loss_scaling_factor"),
@@ -81,7 +77,7 @@ _TRANSFORMER: dict[str, tuple[Kind, str]] = {
     "variable_seq_lengths": ("harmless", "rows are packed; CoreRL sets it for pipelines"),
 }
 """keys of megatron-core's transformer config that CoreRL sets itself; others are passed on"""
-_MISSING = {
+_CHANGED = {
     "model_dtype": "CoreRL keeps the trained weights in fp32",
     "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
     "mixed_precision": "CoreRL computes in model.dtype with fp32 weights and buffers",
@@ -192,8 +188,8 @@ def _precision(conversion: Conversion, role: str, section: str) -> None:
         conversion.values[f"{role}.strategy.reduce_dtype"] = "bf16"
     for name, value in found.items():
         kept = _DTYPES.get(str(value)) == {"param_dtype": "bf16", "buffer_dtype": "fp32"}.get(name)
-        reason = "verl's default, which is what CoreRL does" if kept else _MISSING["mixed_precision"]
-        conversion.remark(shown(f"{key}.{name}", value), reason, "harmless" if kept else "missing")
+        reason = "verl's default, which is what CoreRL does" if kept else _CHANGED["mixed_precision"]
+        conversion.remark(shown(f"{key}.{name}", value), reason, "harmless" if kept else "changed")
 
 
 def _shard_group(conversion: Conversion, role: str, key: str) -> None:
@@ -219,10 +215,13 @@ def _megatron(conversion: Conversion, role: str) -> None:
     override = f"{section}.override_transformer_config"
     whole = conversion.take(override, {})
     overrides = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(override)
+    _layers(conversion, role, overrides)
     for name, value in overrides.items():
         if name in _RECOMPUTE:
             if value is not None:
                 conversion.values[f"{role}.strategy.{name}"] = value
+        elif name in _OFF and value is False:
+            conversion.remark(shown(f"{override}.{name}", value), "megatron-core's default", "harmless")
         elif name in _TRANSFORMER:
             kind, reason = _TRANSFORMER[name]
             kind = "harmless" if value in (None, False) else kind
@@ -235,6 +234,23 @@ def _megatron(conversion: Conversion, role: str) -> None:
     _rest(conversion, section, "megatron")
 
 
+def _layers(conversion: Conversion, role: str, overrides: dict[str, Any]) -> None:
+    """A layout of the pipeline, as the numbers of layers of its first and its last stage."""
+    layout = overrides.pop("pipeline_model_parallel_layout", None)
+    if layout is None:
+        return
+    counts = layers_of(layout)
+    stages = conversion.effective(f"{role}.megatron.pipeline_model_parallel_size", 1)
+    middle = set(counts[1:-1])
+    if len(counts) == stages and stages > 1 and len(middle) < 2:
+        prefix = f"{role}.strategy.override_transformer_config.num_layers_in"
+        conversion.values[f"{prefix}_first_pipeline_stage"] = counts[0]
+        conversion.values[f"{prefix}_last_pipeline_stage"] = counts[-1]
+    else:
+        key = f"{role}.megatron.override_transformer_config.pipeline_model_parallel_layout"
+        conversion.remark(shown(key, layout), _LAYOUT, "missing")
+
+
 def _rest(conversion: Conversion, section: str, engine: str) -> None:
     """The given options of a section without a counterpart."""
     for key in [key for key in conversion.given if key.startswith(f"{section}.")]:
@@ -245,7 +261,8 @@ def _rest(conversion: Conversion, section: str, engine: str) -> None:
         elif (name in _NEUTRAL and value in _NEUTRAL[name]) or value in (None, False):
             conversion.drop(key, "verl's default, which is what CoreRL does")
         else:
-            conversion.drop(key, _MISSING.get(name, _NO_OPTION.format(engine)), "missing")
+            kind: Kind = "changed" if name in _CHANGED else "missing"
+            conversion.drop(key, _CHANGED.get(name, _NO_OPTION.format(engine)), kind)
 
 
 def _reference(conversion: Conversion, engine: str) -> None:

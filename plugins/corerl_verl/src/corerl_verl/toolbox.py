@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import importlib
 import inspect
 import io
@@ -236,10 +237,8 @@ def _functions(path: str | None) -> list[Any]:
         reason = ": install verl, or take function_tool of corerl_verl.tools" if _needs_verl(error) else ""
         raise ConfigError(KEY, f"cannot load {path}: {error}{reason}") from error
     registries: list[Mapping[str, Any]] = [tools.FUNCTION_TOOLS]
-    try:
+    with contextlib.suppress(ImportError):  # the file took the stand-in
         registries.append(importlib.import_module("verl.tools.function_tool").FUNCTION_TOOL_REGISTRY)
-    except ImportError:  # the file took the stand-in
-        pass
     found = [each for registry in registries for each in registry.values() if each.fn.__module__ == module.__name__]
     if not found:
         raise ConfigError(KEY, f"{path} has no function with @function_tool")

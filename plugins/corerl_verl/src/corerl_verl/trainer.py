@@ -133,6 +133,9 @@ def checkpoints(conversion: Conversion) -> None:
             f"trainer.max_actor_ckpt_to_keep={numbers[0]}, trainer.max_critic_ckpt_to_keep={numbers[1]}",
             f"CoreRL keeps actor and critic together: {max(numbers)}",
         )
+    saves: Any = conversion.take("actor.checkpoint.async_save")
+    if saves is not None:
+        conversion.values["trainer.async_save"] = is_true(saves)
     for role in ("actor", "critic"):
         _contents(conversion, role)
 
@@ -197,7 +200,8 @@ def stale(conversion: Conversion) -> None:
     if fully:
         _fully_asynchronous(conversion)
     if of_v1 or fully or "one_step" in conversion.module:
-        threshold = conversion.effective("async_training.staleness_threshold", 0)
+        ahead = f"trainer.v1.{mode}.num_warmup_batches" if of_v1 else "async_training.staleness_threshold"
+        threshold = conversion.effective(ahead, 0)
         steps = max(1, int(-(-threshold // 1))) if is_number(threshold) else 1
         conversion.values |= {"trainer.max_staleness": steps, "rollout.free_cache_engine": False}
         conversion.remark(
@@ -213,6 +217,9 @@ def stale(conversion: Conversion) -> None:
         for key in ("rollout.nnodes", "rollout.n_gpus_per_node"):
             conversion.drop(key, "engines share the GPUs of training")
     conversion.drop_section("async_training", "trainer.max_staleness bounds the age of weights")
+    if conversion.given.get("trainer.v1.sampler.custom_sampler.path") is not None:
+        reason = "a sampler of verl's replay buffer is a batch filter or trainer.batch_order here (docs/plugins.md)"
+        conversion.drop_section("trainer.v1.sampler.custom_sampler", reason, "missing")
     conversion.drop_section("trainer.v1", "a matter of verl's trainer")
     only = is_true(conversion.given.get("trainer.val_only"))
     reason = "`corerl generate` and `corerl eval` evaluate without training" if only else "off, as in CoreRL"
