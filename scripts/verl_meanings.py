@@ -89,12 +89,20 @@ def _clip(side: str) -> Callable[[Values], Any]:
     def value(verl: Values) -> Any:
         if (verl(f"{A}policy_loss.loss_mode") or "vanilla") != "vanilla" or verl(f"{A}policy_loss") is not None:
             return None
-        if _distills(verl):
+        if _distills(verl) or _true(verl(f"{A}use_gpg_loss")):
             return None
         own = verl(f"{A}clip_ratio_{side}")
         return verl(f"{A}clip_ratio") if own is None else own
 
     return value
+
+
+def _aggregation(verl: Values) -> Any:
+    """Before verl had ``loss_agg_mode``, ``use_token_level_loss`` selected one of two."""
+    if (verl(f"{A}policy_loss.loss_mode") or "vanilla") != "vanilla":
+        return None
+    by_tokens = verl(f"{A}use_token_level_loss")
+    return verl(f"{A}loss_agg_mode") if by_tokens in (None, True) else "seq-mean-token-mean"
 
 
 def _distills(verl: Values) -> bool:
@@ -145,6 +153,8 @@ def _reference_offload(verl: Values) -> Any:
     used = (_true(verl(f"{A}use_kl_loss")) and verl(f"{A}kl_loss_coef")) or _true(verl("algorithm.use_kl_in_reward"))
     section = "megatron" if verl(f"{A}strategy") == "megatron" else "fsdp_config"
     own = used and not verl("actor_rollout_ref.model.lora_rank")
+    if _true(verl(f"actor_rollout_ref.ref.{section}.offload_policy")):
+        return None  # the policy's own way of offloading, which turns this one off
     return _true(verl(f"actor_rollout_ref.ref.{section}.param_offload")) if own else None
 
 
@@ -230,16 +240,16 @@ MEANINGS: Mapping[str, Meaning] = {
         (f"{A}clip_ratio_c",),
         lambda verl: (
             verl(f"{A}clip_ratio_c")
-            if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" and not _distills(verl)
+            if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla"
+            and not _distills(verl)
+            and not _true(verl(f"{A}use_gpg_loss"))
             else None
         ),
         lambda config, parts: _option(parts.policy_loss, "clip_ratio_c"),
     ),
     "aggregation": Meaning(
         (f"{A}loss_agg_mode", f"{A}use_token_level_loss", f"{A}policy_loss.loss_mode"),
-        lambda verl: (
-            verl(f"{A}loss_agg_mode") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None
-        ),
+        _aggregation,
         lambda config, parts: config.actor.loss_agg_mode,
     ),
     "entropy": _same(f"{A}entropy_coeff", "actor.entropy_coeff"),

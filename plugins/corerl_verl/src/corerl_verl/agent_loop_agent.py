@@ -77,7 +77,7 @@ class VerlAgentLoopAgent:
         self._class = class_of(str(loop["_target_"]), options.config)
         self._arguments = {name: value for name, value in loop.items() if name not in ("name", "_target_")}
         self._tools = list(Toolbox(options.tools, options.functions).tools.values())
-        self._config = OmegaConf.create(verl_config(context.config, options))
+        self._config = verl_config(context.config, options)
 
     async def run(self, task: Task, model: Model) -> AgentResult:
         """Play one episode."""
@@ -136,14 +136,16 @@ def _entry(options: VerlAgentLoopOptions) -> Mapping[str, Any]:
     except (OSError, UnicodeDecodeError, ValueError, OmegaConfBaseException) as error:
         raise ConfigError(KEY, f"cannot read {options.config}: {' '.join(str(error).split())}") from None
     loops = {str(each.get("name")): each for each in values if isinstance(each, dict)} if values else {}
-    if options.loop not in loops or "_target_" not in loops[options.loop]:
+    name = next(iter(loops)) if options.loop is None and len(loops) == 1 else options.loop
+    if name not in loops or "_target_" not in loops[name]:
         known = ", ".join(loops) or "none"
-        raise ConfigError(f"{KEY}.loop", f"{options.config} has no loop '{options.loop}' with _target_; it has {known}")
-    found: Mapping[str, Any] = loops[options.loop]
+        asked = "no loop is named for it" if name is None else f"it has no loop '{name}' with _target_"
+        raise ConfigError(f"{KEY}.loop", f"must be a loop of {options.config}, which has {known}: {asked}")
+    found: Mapping[str, Any] = loops[name]
     return found
 
 
-def verl_config(config: TrainConfig, options: VerlAgentLoopOptions) -> dict[str, Any]:
+def verl_config(config: TrainConfig, options: VerlAgentLoopOptions) -> Any:
     """The part of verl's config that loops read."""
     rollout, data = config.rollout, config.data
     turns = rollout.multi_turn
@@ -160,7 +162,10 @@ def verl_config(config: TrainConfig, options: VerlAgentLoopOptions) -> dict[str,
         "interaction_config_path": None,
     }
     sampling = {name: getattr(rollout, name) for name in _SAMPLING}
-    return {
+    settings = OmegaConf.from_dotlist([])
+    for name, value in options.settings.items():
+        OmegaConf.update(settings, name, value)
+    found = {
         "actor_rollout_ref": {
             "model": {"path": config.model.path, "trust_remote_code": config.model.trust_remote_code},
             "rollout": {
@@ -182,3 +187,4 @@ def verl_config(config: TrainConfig, options: VerlAgentLoopOptions) -> dict[str,
             "experiment_name": config.tracking.experiment_name,
         },
     }
+    return OmegaConf.merge(found, {"actor_rollout_ref": {"rollout": settings}})

@@ -57,9 +57,13 @@ class Conversion:
             found.append(argument)
 
     def drop(self, key: str, reason: str, kind: Kind = "harmless") -> None:
-        """Leave out a given key."""
-        if key in self.given:
-            self.remark(shown(key, self.given.pop(key)), reason, kind)
+        """Leave out a given key; a value that verl has without the argument, too, loses nothing."""
+        if key not in self.given:
+            return
+        value = self.given.pop(key)
+        if kind in ("missing", "unknown") and value is not None and value == self.effective.default(key):
+            kind, reason = "harmless", "verl's default, as if it were not given"
+        self.remark(shown(key, value), reason, kind)
 
     def drop_section(self, prefix: str, reason: str, kind: Kind = "harmless") -> None:
         """Leave out every given key below ``prefix``."""

@@ -74,6 +74,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size limits the logits in memory"),
     VerlKey("actor.clip_ratio", ("actor.policy_loss.clip_ratio_low", "actor.policy_loss.clip_ratio_high")),
     VerlKey("actor.policy_loss.loss_mode", ("actor.policy_loss",)),
+    VerlKey("actor.use_gpg_loss", ("actor.policy_loss",), "gpg"),
     VerlKey("actor.policy_loss.dro_beta", ("actor.policy_loss.beta",), "of dro"),
     VerlKey("actor.tau_pos", ("actor.policy_loss.tau_pos",), "of sapo"),
     VerlKey("actor.tau_neg", ("actor.policy_loss.tau_neg",), "of sapo"),

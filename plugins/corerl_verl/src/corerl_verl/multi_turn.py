@@ -13,6 +13,13 @@ _FILES = {
 """option of the agents -> verl's key"""
 _FORMATS = {"hermes": "hermes", "gpt-oss": "harmony", "qwen3_coder": "qwen_xml", "glm": "glm", "llama3_json": "llama"}
 """verl's parser of tool calls -> CoreRL's format"""
+_LOOP_FILE = "rollout.agent.agent_loop_config_path"
+_KNOWN = (
+    *(f"rollout.agent.{name}" for name in ("num_workers", "agent_loop_manager_class")),
+    *(f"{_SECTION}.{name}" for name in ("max_assistant_turns", "max_user_turns", "max_turns", "max_parallel_calls")),
+    *(f"{_SECTION}.{name}" for name in ("max_tool_response_length", "tool_response_truncate_side", "format")),
+)
+"""keys that are converted for every agent"""
 _ONE_TURN = "the command has no tool, interaction or agent loop: a response is one turn"
 _TOKENS = "chats continue tokens (docs/architecture.md)"
 _LOOPS = ("single_turn_agent", "tool_agent", "diffusion_single_turn_agent")
@@ -29,26 +36,33 @@ _PROMPT = "CoreRL's filter of long prompts counts a prompt without the tools' de
 def multi_turn(conversion: Conversion) -> None:
     """``rollout.agent`` and the limits of its turns."""
     files = {option: conversion.take(f"{_SECTION}.{name}") for option, name in _FILES.items()}
-    loops = conversion.take("rollout.agent.agent_loop_config_path")
+    loops = conversion.take(_LOOP_FILE)
     default = str(conversion.take("rollout.agent.default_agent_loop", _LOOPS[0]))
     enabled = conversion.take(f"{_SECTION}.enable")
     for key in ("use_inference_chat_template", "tokenization_sanity_check_mode", "enable_tokenization_sanity_check"):
         conversion.drop(f"{_SECTION}.{key}", _TOKENS)
     named = {name: path for name, path in files.items() if path is not None}
-    if loops is not None and default not in _LOOPS:
+    asked = enabled is None or is_true(enabled) or default == "tool_agent"
+    if loops is not None and (default not in _LOOPS or not (named and asked)):
         named.pop("interactions", None)
-        _agent(conversion, "verl_agent_loop", {"config": loops, "loop": default, **named})
+        loop = {} if default in _LOOPS else {"loop": default}
+        _agent(conversion, "verl_agent_loop", {"config": loops, **loop, **named, **_settings(conversion)})
     elif default not in _LOOPS:
         reason = "no file names the class of this loop: write one for agent_loop_config_path, or an agent of your own"
         conversion.remark(f"rollout.agent.default_agent_loop={default}", f"{reason} (docs/agents.md)", "missing")
         _one_turn(conversion)
-    elif named and (enabled is None or is_true(enabled) or default == "tool_agent"):
+    elif named and asked:
         _agent(conversion, "verl_tools", named)
     else:
-        if loops is not None:
-            reason = "the command selects no loop of this file; rollout.agent=verl_agent_loop with its name plays one"
-            conversion.remark(shown("rollout.agent.agent_loop_config_path", loops), reason)
         _one_turn(conversion)
+
+
+def _settings(conversion: Conversion) -> dict[str, Any]:
+    """The keys that verl does not have, for loops that read them."""
+    sections = ("rollout.agent.", f"{_SECTION}.")
+    own = [key for key in conversion.given if key.startswith(sections) and key not in _KNOWN]
+    found = {key.removeprefix("rollout."): conversion.given.pop(key) for key in own}
+    return {"settings": found} if found else {}
 
 
 def _one_turn(conversion: Conversion) -> None:
@@ -65,12 +79,10 @@ def _agent(conversion: Conversion, name: str, options: dict[str, Any]) -> None:
     calls = conversion.take(f"{_SECTION}.max_parallel_calls")
     side = conversion.take(f"{_SECTION}.tool_response_truncate_side")
     options |= {} if calls is None else {"max_calls": calls}
-    options |= {} if side is None or "loop" in options else {"truncate_side": side}
+    options |= {"truncate_side": side} if side is not None and name == "verl_tools" else {}
     conversion.values |= {f"rollout.agent.{option}": value for option, value in options.items()}
-    loop = options.get("loop")
-    key = next((_FILES[option] for option in _FILES if option in options), "")
-    argument = f"{_SECTION}.{key}" if loop is None else f"rollout.agent.default_agent_loop={loop}"
-    conversion.remark(argument, _PLAYED.format(name))
+    key = next((f"{_SECTION}.{_FILES[option]}" for option in _FILES if option in options), "")
+    conversion.remark(shown(_LOOP_FILE, options["config"]) if "config" in options else key, _PLAYED.format(name))
     longest = conversion.take(f"{_SECTION}.max_tool_response_length")
     if longest is None:
         longest = conversion.effective(f"{_SECTION}.max_tool_response_length", 256)

@@ -66,11 +66,14 @@ class VerlAgentLoopOptions:
     """Options of the agent ``verl_agent_loop``."""
 
     config: str = option(help="YAML file of loops, each with name and _target_ (verl's agent_loop_config_path)")
-    loop: str = option(help="name of the loop in the file (verl's default_agent_loop)")
+    loop: str | None = option(None, "name of the loop in the file (verl's default_agent_loop); null: its only one")
     tools: str | None = option(None, "YAML file of verl's tools (verl's tool_config_path)")
     functions: str | None = option(None, "Python file with @function_tool (verl's function_tool_path)")
     max_calls: int = option(1, "verl's max_parallel_calls, for loops that read it", ge=1)
     format: str = option("hermes", "verl's multi_turn.format, for loops that read it")
+    settings: dict[str, Any] = option(
+        help="further keys below verl's actor_rollout_ref.rollout, for loops that read them", factory=dict
+    )
 
     def examine(self, key: str, config: Any, machine: Any) -> Iterator[ConfigError]:
         """See :meth:`VerlToolsOptions.examine`."""

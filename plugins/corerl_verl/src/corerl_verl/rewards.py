@@ -109,6 +109,7 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
     Args:
         asked_by_function: a function scores, and may ask the model through verl's router.
     """
+    _renamed(conversion)
     for section in _MODELS:
         enabled, path = conversion.take(f"{section}.enable"), None
         for key in (f"{section}.model.path", f"{section}.model_path"):
@@ -141,6 +142,15 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
         )
         return values
     return None
+
+
+def _renamed(conversion: Conversion) -> None:
+    """verl's development versions between 0.6 and 0.7 had ``inference`` for ``rollout``."""
+    for section in _MODELS:
+        for name, value in conversion.take_section(f"{section}.inference").items():
+            conversion.given.setdefault(f"{section}.rollout.{name}", value)
+        for name in ("use_reward_loop", "num_workers"):
+            conversion.drop(f"{section}.{name}", "responses are always scored during generation")
 
 
 def _served(conversion: Conversion, section: str, path: Any, trusted: Any, rest: list[str]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ _HARMLESS = {
     "pad_to_length_bucket": "rows are packed without padding",
     "pad_bshd_to_minibatch_max": "rows are packed without padding",
     "use_remove_padding": "rows are packed without padding",
+    "thd_format": "rows are packed without padding",
     "use_dist_checkpointing": "weights are read from the Hugging Face folder",
     "dist_checkpointing_path": "weights are read from the Hugging Face folder",
     "dist_checkpointing_prefix": "weights are read from the Hugging Face folder",
@@ -224,7 +225,7 @@ def _megatron(conversion: Conversion, role: str) -> None:
             conversion.remark(shown(f"{override}.{name}", value), "megatron-core's default", "harmless")
         elif name in _TRANSFORMER:
             kind, reason = _TRANSFORMER[name]
-            kind = "harmless" if value in (None, False) else kind
+            kind = "harmless" if value in (None, False, 0, "none") else kind
             conversion.remark(shown(f"{override}.{name}", value), reason, kind)
         elif value is not None:
             conversion.values[f"{role}.strategy.override_transformer_config.{name}"] = value

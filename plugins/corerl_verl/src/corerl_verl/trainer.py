@@ -195,13 +195,14 @@ def _without(conversion: Conversion, role: str, key: str, without: set[str]) -> 
 def stale(conversion: Conversion) -> None:
     """Trainers that generate during training: one step ahead, or fully asynchronous."""
     mode = str(conversion.effective("trainer.v1.trainer_mode", "sync"))
-    of_v1 = mode in ("colocate_async", "separate_async") and conversion.trainer_v1
+    of_v1 = mode != "sync" and conversion.trainer_v1
     fully = "fully_async" in conversion.module
     if fully:
         _fully_asynchronous(conversion)
     if of_v1 or fully or "one_step" in conversion.module:
-        ahead = f"trainer.v1.{mode}.num_warmup_batches" if of_v1 else "async_training.staleness_threshold"
-        threshold = conversion.effective(ahead, 0)
+        ahead = [f"trainer.v1.{mode}.{name}" for name in ("staleness_threshold", "num_warmup_batches")] if of_v1 else []
+        limits = [conversion.effective(key) for key in (*ahead, "async_training.staleness_threshold")]
+        threshold = next((limit for limit in limits if limit is not None), 0)
         steps = max(1, int(-(-threshold // 1))) if is_number(threshold) else 1
         conversion.values |= {"trainer.max_staleness": steps, "rollout.free_cache_engine": False}
         conversion.remark(
