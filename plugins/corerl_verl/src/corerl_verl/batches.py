@@ -12,6 +12,7 @@ _COUNTS_STEPS = (
 _SAME_RESULT = "the size of micro-batches changes no result; CoreRL computes log-probs and values in those of updates"
 _OPTIMIZERS = {"muon": "muon", "dist_muon": "muon", "adamw8bit": "adamw_8bit"}
 _OF_SPEED = ("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer", "foreach", "fused")
+_UNREAD = "verl {2} clips by {0}, {1} here, and reads this key no more; written as given"
 _FALLS = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "sqrt"}
 _SCHEDULES = ("constant", "linear", "cosine")
 _MUON = (
@@ -96,6 +97,7 @@ def schedules(conversion: Conversion) -> None:
     """The optimizer's name, warm-up in optimizer steps, and the schedule's name."""
     for role in ("actor", "critic"):
         _optimizer(conversion, role)
+        _clipping(conversion, role)
         _of_library(conversion, role)
         _warm_up(conversion, role)
         _schedule(conversion, role)
@@ -119,6 +121,19 @@ def _optimizer(conversion: Conversion, role: str) -> None:
             "CoreRL has adamw, and for fsdp muon and adamw_8bit (docs/optimizers.md); written as adamw",
             "missing",
         )
+
+
+def _clipping(conversion: Conversion, role: str) -> None:
+    """The largest norm of a gradient: of verl's older FSDP workers ``grad_clip``, of all others ``optim.clip_grad``."""
+    old, new = f"{role}.grad_clip", f"{role}.optim.clip_grad"
+    workers = conversion.effective("trainer.use_legacy_worker_impl", "auto")
+    older = float(conversion.effective.version) < 0.8 and workers != "disable" and conversion.effective.engine == "fsdp"
+    if older:
+        conversion.drop(new, f"verl {conversion.effective.version} reads {old}")
+    elif conversion.given.get(new) is not None:
+        conversion.given[old] = conversion.take(new)
+    elif conversion.given.get(old) not in (None, norm := conversion.effective(new, 1.0)):
+        conversion.remark(shown(old, conversion.given[old]), _UNREAD.format(new, norm, conversion.effective.version))
 
 
 def _of_library(conversion: Conversion, role: str) -> None:

@@ -61,7 +61,7 @@ class Conversion:
         if key not in self.given:
             return
         value = self.given.pop(key)
-        if kind in ("missing", "unknown") and value is not None and value == self.effective.default(key):
+        if kind in ("missing", "unknown") and self.effective.is_default(key, value):
             kind, reason = "harmless", "verl's default, as if it were not given"
         self.remark(shown(key, value), reason, kind)
 

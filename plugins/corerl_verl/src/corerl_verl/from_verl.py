@@ -19,14 +19,14 @@ from corerl_verl.correction import rollout_correction
 from corerl_verl.distillation import distillation
 from corerl_verl.engines import engine, experts, sampling
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
-from corerl_verl.left_out import left_out
+from corerl_verl.left_out import left_out, switched_off
 from corerl_verl.multi_turn import multi_turn
 from corerl_verl.overrides import overrides
 from corerl_verl.profiles import profiles
 from corerl_verl.rewards import dynamic_sampling, rewards
 from corerl_verl.strategies import strategies
 from corerl_verl.trainer import checkpoints, frequencies, resuming, run, stale, trackers
-from corerl_verl.versions import Effective, defaults, full, guess
+from corerl_verl.versions import REQUIRED, Effective, defaults, full, guess
 
 WRITTEN = (
     "model.path",
@@ -110,6 +110,7 @@ def _log_probs(conversion: Conversion) -> None:
 
 
 RULES: tuple[Callable[[Conversion], None], ...] = (
+    switched_off,
     _log_probs,
     batch_sizes,
     stale,
@@ -186,7 +187,9 @@ def convert(
     given = _given(arguments, kind)
     version = version or guess((key for key in given if key not in added), kind)
     effective = Effective(given, version, kind, environment)
-    given = {key: _truth(effective, key, effective.resolved(key, value)) for key, value in given.items()}
+    given = {
+        key: _truth(effective, key, effective.resolved(key, value)) for key, value in given.items() if value != REQUIRED
+    }
     conversion = Conversion(dict(given), Effective(given, version, kind), module=module)
     for remark in remarks:
         conversion.remark(*remark)

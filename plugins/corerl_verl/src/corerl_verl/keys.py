@@ -100,6 +100,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.ppo_micro_batch_size", ("actor.ppo_micro_batch_size_per_gpu",), _PER_GPU),
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
     VerlKey("actor.optim.clip_grad", ("actor.grad_clip",)),
+    VerlKey("critic.optim.clip_grad", ("critic.grad_clip",)),
     VerlKey(
         "actor.optim.override_optimizer_config.optimizer_offload_fraction",
         ("actor.optim.optimizer.offload_fraction",),

@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 from typing import Any
 
-from corerl_verl.conversion import Conversion, Kind
+from corerl_verl.conversion import Conversion, Kind, is_true
 
 _COLUMNS = "CoreRL reads no audio"
 _PROFILER = "CoreRL profiles with torch's own profiler (trainer.profile, docs/profiling.md)"
@@ -22,9 +22,11 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("data.validation_shuffle", "an evaluation covers all prompts"),
     ("model.use_remove_padding", "rows are packed (fsdp: actor.strategy.use_remove_padding)"),
     ("model.use_fused_kernels", _FUSED),
-    ("model.fused_kernel_options.*", _FUSED),
+    ("*model.fused_kernel_options.*", _FUSED),
     ("model.use_liger", _FUSED),
-    ("model.tiled_mlp.*", _FUSED),
+    ("*model.tiled_mlp.*", _FUSED),
+    ("critic.model.tokenizer_path", "responses reach the critic as the policy's tokens"),
+    ("*.sum_pi_squared_checkpointing", _FUSED),
     ("model.use_shm", "a matter of speed"),
     ("actor.entropy_from_logits_*", _FUSED),
     ("actor.entropy_checkpointing", _FUSED),
@@ -163,11 +165,34 @@ MISSING: tuple[tuple[str, str], ...] = (
 """pattern of keys -> the feature that CoreRL does not have, or what to do"""
 
 
+_SWITCHED = ("qat", "mtp", "skip", "disaggregation", "tiled_mlp", "turbo_config", "prefix_grouper", "datagen")
+"""sections with a key ``enable`` or ``enabled``, which is false by default"""
+
+
+def switched_off(conversion: Conversion) -> None:
+    """The options of features that the command leaves off."""
+    for key in list(conversion.given):
+        *sections, _ = key.split(".")
+        found = [place for place, name in enumerate(sections) if name in _SWITCHED]
+        section = ".".join(sections[: found[0] + 1]) if found else ""
+        if section and not any(is_true(conversion.effective(f"{section}.{name}")) for name in ("enable", "enabled")):
+            conversion.drop(key, f"{section} is off, as in CoreRL")
+    if not is_true(conversion.effective("rollout.skip_rollout")):
+        conversion.drop("rollout.skip_dump_dir", "rollout.skip_rollout is off, as in CoreRL")
+    for role in ("actor", "critic"):
+        optimizer = str(conversion.effective(f"{role}.optim.optimizer"))
+        for key in list(conversion.given) if "muon" not in optimizer.lower() else ():
+            if key.startswith(f"{role}.optim.muon_"):
+                conversion.drop(key, f"the optimizer is {optimizer}")
+
+
 def left_out(conversion: Conversion, key: str) -> tuple[Kind, str]:
     """The kind and the reason for a given key without a counterpart."""
     value = conversion.given.get(key)
     if any(fnmatchcase(key, pattern) and value in neutral for pattern, neutral in NEUTRAL):
         return "harmless", "verl's default, which is what CoreRL does"
+    if isinstance(value, str) and value.startswith("${oc.select:"):
+        return "harmless", "another section, whose keys are converted themselves"
     for pattern, reason in HARMLESS:
         if fnmatchcase(key, pattern):
             return "harmless", reason

@@ -54,7 +54,7 @@ def _is_there(conversion: Conversion, role: str) -> bool:
 
 
 def _is_profiler(key: str) -> bool:
-    return key.startswith(("global_profiler.", "profiler.", "trainer.profile")) or ".profiler." in key
+    return key.startswith(("global_profiler.", "profiler.", "trainer.profile", "trainer.npu_profile.")) or ".profiler." in key
 
 
 def _list(value: Any) -> list[Any]:

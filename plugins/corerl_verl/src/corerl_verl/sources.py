@@ -117,7 +117,6 @@ def converted(source: Source, version: str | None = None, thorough: bool = False
         beneath |= _yaml(file)
         arguments.name = "ppo_megatron_trainer" if "megatron" in arguments.name else None
     arguments.values = {key: value for key, value in beneath.items() if key not in arguments.values} | arguments.values
-    arguments.added |= set(beneath)
     result = convert(arguments, source.launch.module, version, source.environment)
     result = result._replace(remarks=[*source.remarks, *result.remarks])
     return _without_idle(result, arguments, source) if thorough else result

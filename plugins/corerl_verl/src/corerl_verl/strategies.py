@@ -37,6 +37,7 @@ _HARMLESS = {
     "use_dist_checkpointing": "weights are read from the Hugging Face folder",
     "dist_checkpointing_path": "weights are read from the Hugging Face folder",
     "dist_checkpointing_prefix": "weights are read from the Hugging Face folder",
+    "dist_ckpt_optim_fully_reshardable": "checkpoints of CoreRL have a format of their own",
     "load_weight": "weights are read from the Hugging Face folder",
     "vanilla_mbridge": "the plugin's tables or mbridge convert weights",
     "use_no_sync_for_gradient_accumulation": "gradients are summed after the last micro-batch",
