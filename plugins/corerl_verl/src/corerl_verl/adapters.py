@@ -54,8 +54,8 @@ def _of_megatron(conversion: Conversion, model: str) -> None:
     if not is_number(rank) or rank <= 0:
         return
     conversion.take(f"{section}.rank")
-    conversion.given[f"{model}.lora_rank"] = rank
-    conversion.given[f"{model}.lora_alpha"] = conversion.effective(f"{section}.alpha", 32)
+    conversion.put(f"{model}.lora_rank", rank)
+    conversion.put(f"{model}.lora_alpha", conversion.effective(f"{section}.alpha", 32))
     for name in ("alpha", "a2a_experimental", "dropout_position"):
         conversion.take(f"{section}.{name}")
     kind = str(conversion.take(f"{section}.type", "lora"))
@@ -82,7 +82,7 @@ def _layers(conversion: Conversion, model: str, *, fused: bool) -> None:
         reason = f"names of layers are {', '.join(sorted({part for parts in _LAYERS.values() for part in parts}))}"
         conversion.remark(shown(key, names), f"{reason}; written as all-linear", "missing")
     elif set(names) != {*_ALL}:
-        conversion.given[f"{model}.target_modules"] = [part for name in names for part in _LAYERS[name]]
+        conversion.put(f"{model}.target_modules", [part for name in names for part in _LAYERS[name]])
     if fused and {"linear_qkv", "linear_fc1"} & {*names}:
         conversion.remark(shown(key, names), _PAIRS)
     if conversion.given.get(f"{model}.lora.exclude_modules") == []:

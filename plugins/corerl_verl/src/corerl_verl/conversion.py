@@ -45,6 +45,11 @@ class Conversion:
         value = self.given.pop(key, None)
         return default if value is None else value
 
+    def put(self, key: str, value: Any) -> None:
+        """Give a key, as if the command had."""
+        self.given[key] = value
+        self.effective.give(key, value)
+
     def take_section(self, prefix: str) -> dict[str, Any]:
         """Remove every key below ``prefix``; returns name -> value."""
         names = [key for key in self.given if key.startswith(f"{prefix}.")]

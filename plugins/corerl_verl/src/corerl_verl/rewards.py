@@ -148,7 +148,8 @@ def _renamed(conversion: Conversion) -> None:
     """verl's development versions between 0.6 and 0.7 had ``inference`` for ``rollout``."""
     for section in _MODELS:
         for name, value in conversion.take_section(f"{section}.inference").items():
-            conversion.given.setdefault(f"{section}.rollout.{name}", value)
+            if (key := f"{section}.rollout.{name}") not in conversion.given:
+                conversion.put(key, value)
         for name in ("use_reward_loop", "num_workers"):
             conversion.drop(f"{section}.{name}", "responses are always scored during generation")
 
@@ -169,7 +170,10 @@ def _served(conversion: Conversion, section: str, path: Any, trusted: Any, rest:
 
 def _engine(conversion: Conversion, section: str) -> dict[str, Any] | None:
     """The engine of verl since 0.7, with its GPUs if it has a pool of its own."""
-    name, rollout = conversion.take(f"{section}.rollout.name"), f"{section}.rollout"
+    rollout = f"{section}.rollout"
+    name = conversion.take(f"{rollout}.name")
+    if name is None and any(key.startswith(f"{rollout}.") for key in conversion.given):
+        name = conversion.effective("rollout.name", "vllm")
     if str(name) not in _ENGINES:
         return None
     values: dict[str, Any] = {"reward.manager.engine": name}

@@ -3,23 +3,9 @@
 from typing import Any
 
 from corerl_verl.conversion import Conversion, Kind, is_number, is_true, shown
-from corerl_verl.layouts import layers_of
+from corerl_verl.megatron import OPTIONS, RECOMPUTE, megatron
 
 _FSDP_OPTIONS = ("param_offload", "optimizer_offload", "reshard_after_forward", "ulysses_sequence_parallel_size")
-_MEGATRON_OPTIONS = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "sequence_parallel",
-    "use_distributed_optimizer",
-    "param_offload",
-    "grad_offload",
-    "optimizer_offload",
-    "use_mbridge",
-)
-_RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 _HARMLESS = {
     "wrap_policy": "FSDP2 wraps each decoder layer",
     "forward_prefetch": "a matter of speed",
@@ -58,27 +44,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_precision_aware_optimizer": (False,),
 }
 """an option without a counterpart -> its values without an effect"""
-_LAYOUT = (
-    "CoreRL's stages have equal numbers of layers but the first and the last one: num_layers_in_first_pipeline_stage, "
-    "num_layers_in_last_pipeline_stage"
-)
-_OFF = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "fp8")
-"""keys of megatron-core's transformer config whose value false is its default"""
-_GROUPED = "a matter of speed: experts are computed one after the other"
-_OWN_ATTENTION = "a matter of speed: attention and its rotation are modules of CoreRL"
-_AUX = "CoreRL's megatron has no load-balance loss of routers yet (fsdp: router_aux_loss_coef)"
-_TRANSFORMER: dict[str, tuple[Kind, str]] = {
-    **dict.fromkeys(("attention_backend", "apply_rope_fusion", "use_flash_attn"), ("harmless", _OWN_ATTENTION)),
-    **dict.fromkeys(("moe_grouped_gemm", "moe_use_legacy_grouped_gemm"), ("harmless", _GROUPED)),
-    **dict.fromkeys(("hidden_dropout", "attention_dropout"), ("harmless", "models are trained without dropout")),
-    **dict.fromkeys(("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"), ("missing", _AUX)),
-    **dict.fromkeys(
-        ("moe_router_bias_update_rate", "moe_router_enable_expert_bias", "mtp_num_layers", "mtp_loss_scaling_factor"),
-        ("missing", "no family of CoreRL's megatron has it yet"),
-    ),
-    "variable_seq_lengths": ("harmless", "rows are packed; CoreRL sets it for pipelines"),
-}
-"""keys of megatron-core's transformer config that CoreRL sets itself; others are passed on"""
 _CHANGED = {
     "model_dtype": "CoreRL keeps the trained weights in fp32",
     "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
@@ -88,7 +53,7 @@ _DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32"
 _NO_OPTION = "CoreRL's strategy {} has no such option yet"
 _FROZEN = {
     "fsdp": ("reshard_after_forward", "ulysses_sequence_parallel_size", "fsdp_size"),
-    "megatron": (*(name for name in _MEGATRON_OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
+    "megatron": (*(name for name in OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
 }
 """options of a model without updates, in addition to ``param_offload`` and ``offload_policy``"""
 _OVERRIDES = "{}.strategy.override_transformer_config."
@@ -134,7 +99,7 @@ def _of_the_actor(conversion: Conversion) -> None:
         return
     for each, value in list(conversion.values.items()):
         name = each.removeprefix("actor.strategy.")
-        if name.partition(".")[0] in ("override_transformer_config", *_RECOMPUTE):
+        if name.partition(".")[0] in ("override_transformer_config", *RECOMPUTE):
             conversion.values[f"critic.strategy.{name}"] = value
 
 
@@ -156,7 +121,8 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
             conversion.drop_section(section, _OTHER.format(engine))
         conversion.drop(f"{role}.ulysses_sequence_parallel_size", _OTHER.format(engine))
         conversion.drop(f"{role}.use_torch_compile", _HARMLESS["use_torch_compile"])
-        _megatron(conversion, role)
+        megatron(conversion, role)
+        _rest(conversion, f"{role}.megatron", "megatron")
         return
     conversion.drop_section(f"{role}.megatron", _OTHER.format(engine))
     for section in sections:
@@ -203,54 +169,6 @@ def _shard_group(conversion: Conversion, role: str, key: str) -> None:
         conversion.values[f"{role}.strategy.fsdp_size"] = conversion.take(key)
     else:
         conversion.drop(key, "all GPUs shard the model, which is what CoreRL does")
-
-
-def _megatron(conversion: Conversion, role: str) -> None:
-    section = f"{role}.megatron"
-    for name in _MEGATRON_OPTIONS:
-        given = conversion.given.pop(f"{section}.{name}", None)
-        value = given if given is not None else conversion.effective(f"{section}.{name}")
-        if given is not None or name == "sequence_parallel" or (name.endswith("_size") and value not in (None, 1)):
-            conversion.values[f"{role}.strategy.{name}"] = value
-    if conversion.effective(f"{section}.tensor_model_parallel_size", 1) in (1, "1"):
-        conversion.values.pop(f"{role}.strategy.sequence_parallel", None)  # verl turns it off
-    override = f"{section}.override_transformer_config"
-    whole = conversion.take(override, {})
-    overrides = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(override)
-    _layers(conversion, role, overrides)
-    for name, value in overrides.items():
-        if name in _RECOMPUTE:
-            if value is not None:
-                conversion.values[f"{role}.strategy.{name}"] = value
-        elif name in _OFF and value is False:
-            conversion.remark(shown(f"{override}.{name}", value), "megatron-core's default", "harmless")
-        elif name in _TRANSFORMER:
-            kind, reason = _TRANSFORMER[name]
-            kind = "harmless" if value in (None, False, 0, "none") else kind
-            conversion.remark(shown(f"{override}.{name}", value), reason, kind)
-        elif value is not None:
-            conversion.values[f"{role}.strategy.override_transformer_config.{name}"] = value
-    modules = conversion.values.get(f"{role}.strategy.recompute_modules")
-    if modules is not None and conversion.values.get(f"{role}.strategy.recompute_granularity") != "selective":
-        del conversion.values[f"{role}.strategy.recompute_modules"]
-    _rest(conversion, section, "megatron")
-
-
-def _layers(conversion: Conversion, role: str, overrides: dict[str, Any]) -> None:
-    """A layout of the pipeline, as the numbers of layers of its first and its last stage."""
-    layout = overrides.pop("pipeline_model_parallel_layout", None)
-    if layout is None:
-        return
-    counts = layers_of(layout)
-    stages = conversion.effective(f"{role}.megatron.pipeline_model_parallel_size", 1)
-    middle = set(counts[1:-1])
-    if len(counts) == stages and stages > 1 and len(middle) < 2:
-        prefix = f"{role}.strategy.override_transformer_config.num_layers_in"
-        conversion.values[f"{prefix}_first_pipeline_stage"] = counts[0]
-        conversion.values[f"{prefix}_last_pipeline_stage"] = counts[-1]
-    else:
-        key = f"{role}.megatron.override_transformer_config.pipeline_model_parallel_layout"
-        conversion.remark(shown(key, layout), _LAYOUT, "missing")
 
 
 def _rest(conversion: Conversion, section: str, engine: str) -> None:

@@ -255,4 +255,4 @@ def _fully_asynchronous(conversion: Conversion) -> None:
     for name in ("total_epochs", "test_freq"):
         value = conversion.take(f"rollout.{name}")
         if value is not None:
-            conversion.given[f"trainer.{name}"] = value
+            conversion.put(f"trainer.{name}", value)

@@ -102,6 +102,11 @@ class Effective:
         default = self.default(key)
         return value is not None and value in (default, self.resolved(key, default))
 
+    def give(self, key: str, value: Any) -> None:
+        """Take a value as if the command gave it."""
+        self._given[full(key)] = value
+        self._found.clear()
+
     def forget(self, key: str) -> None:
         """Take the default of a given key again."""
         self._given.pop(full(key), None)
