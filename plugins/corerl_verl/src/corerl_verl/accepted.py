@@ -12,19 +12,26 @@ Nested = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def leave_out_refused(conversion: Conversion, nested: Nested, targets: Callable[[str], tuple[str, ...]]) -> None:
-    """Remove each value that the schema refuses, with a remark that names verl's argument.
+    """Replace each value that the schema refuses by verl's default, with a remark that names verl's argument.
 
     Args:
         nested: from CoreRL's flat keys to the values of a config.
         targets: verl's key -> CoreRL's keys.
     """
+    refused: set[str] = set()
     while (error := _error(nested(conversion.values))) is not None:
         if error.key not in conversion.values:
             return
         value = conversion.values.pop(error.key)
+        if error.key in refused:  # verl's default, too
+            continue
+        refused.add(error.key)
         given = next((key for key in conversion.given if error.key in targets(key)), error.key)
+        default = conversion.effective.resolved(given, conversion.effective.default(given))
+        if default is not None:
+            conversion.values[error.key] = default
         reason = str(error).removeprefix(f"{error.key}: ")
-        conversion.remark(shown(given, value), f"{error.key} {reason}; CoreRL's default is written")
+        conversion.remark(shown(given, value), f"{error.key} {reason}; the default is written")
 
 
 def _error(values: dict[str, Any]) -> ConfigError | None:

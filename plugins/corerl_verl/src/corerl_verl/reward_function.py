@@ -121,7 +121,7 @@ class VerlBatchManager(BatchRewardManager):
             f"{options.path}:{options.function}", batch_size=options.batch_size, batch_timeout=options.batch_timeout
         )
         super().__init__(scorers, num_workers=num_workers, timeout=timeout, options=inner)
-        self._function = _Batch(function, options.kwargs)
+        self._function = _Batch(function, {**_of_model(options), **options.kwargs})
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""

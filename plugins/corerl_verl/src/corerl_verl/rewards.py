@@ -161,9 +161,8 @@ def _served(conversion: Conversion, section: str, path: Any, trusted: Any, rest:
     size = conversion.effective(f"{rollout}.tensor_model_parallel_size", 1)
     program, tensor = _PROGRAMS.get(name, _PROGRAMS["vllm"])
     command = f"{program} {path} {tensor} {size} --port {_PORT}" + (" --trust-remote-code" if is_true(trusted) else "")
-    for key in rest:
-        conversion.take(key)
-    arguments = [shown(f"{section}.enable", True), f"{section}.model_path={path}", *sorted(rest)]
+    options = [shown(key, conversion.take(key)) for key in rest]
+    arguments = [shown(f"{section}.enable", True), f"{section}.model_path={path}", *options]
     conversion.remark(", ".join(arguments), _ASKS.format(command))
     return {"router": f"127.0.0.1:{_PORT}", "reward_model": path}
 

@@ -1,8 +1,8 @@
 """Agent ``verl_tools``: the policy calls verl's tools, and a simulated user of verl answers turns without a call."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -36,15 +36,16 @@ class VerlToolAgent:
         """Play one episode."""
         episode = _Episode(task)
         schemas = self._toolbox.schemas(task.extra_info.get("tool_selection"))
-        async with self._user(task) as user:
-            for number in range(self._multi_turn.max_assistant_turns):
-                reply = await model.chat(episode.chat, tools=schemas, max_tokens=self._multi_turn.max_turn_length)
-                if not reply.sampled.token_ids:
-                    break
-                episode.messages.append(reply.message)
-                is_last = number + 1 == self._multi_turn.max_assistant_turns
-                if is_last or not await self._respond(episode, reply.message.get("tool_calls") or (), user):
-                    break
+        user = await self._user(task)
+        for number in range(self._multi_turn.max_assistant_turns):
+            reply = await model.chat(episode.chat, tools=schemas, max_tokens=self._multi_turn.max_turn_length)
+            if not reply.sampled.token_ids:
+                break
+            episode.messages.append(reply.message)
+            full = reply.sampled.finish_reason == "length" and self._multi_turn.max_turn_length is None
+            is_last = full or number + 1 == self._multi_turn.max_assistant_turns
+            if is_last or not await self._respond(episode, reply.message.get("tool_calls") or (), user):
+                break
         return AgentResult(messages=episode.messages, metrics=episode.metrics())
 
     async def _respond(self, episode: "_Episode", calls: Sequence[Mapping[str, Any]], user: "_User | None") -> bool:
@@ -68,27 +69,29 @@ class VerlToolAgent:
             *(self._toolbox.call(each["name"], each["arguments"], row, session, self._limits) for each in functions)
         )
 
-    @contextlib.asynccontextmanager
-    async def _user(self, task: Task) -> "AsyncIterator[_User | None]":
+    async def _user(self, task: Task) -> "_User | None":
         """The interaction that the row names in ``interaction_kwargs``; the only one without a name."""
         kwargs = dict(task.extra_info.get("interaction_kwargs") or {})
         if not self._interactions or (not kwargs and len(self._interactions) > 1):
-            yield None
-            return
+            return None
         name = kwargs.get("name", next(iter(self._interactions)))
         if name not in self._interactions:
             known = ", ".join(self._interactions)
             raise ConfigError(KEY, f"the row's interaction_kwargs name '{name}'; interactions are {known}")
-        interaction = self._interactions[name]
-        instance = await interaction.start_interaction(None, **kwargs)
-        try:
-            yield _User(interaction, instance, kwargs)
-        finally:
-            await interaction.finalize_interaction()
+        user = _User(self._interactions[name], uuid.uuid4().hex, kwargs)
+        await user.interaction.start_interaction(user.instance, **kwargs)
+        return user
 
 
 @dataclass(frozen=True)
 class _User:
+    """An episode of an interaction, whose object is that of all episodes.
+
+    Attributes:
+        instance: the episode's name.
+        kwargs: of the row, to each call.
+    """
+
     interaction: Any
     instance: str
     kwargs: Mapping[str, Any]

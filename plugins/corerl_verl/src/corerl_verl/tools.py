@@ -94,7 +94,7 @@ class BaseInteraction:
         raise NotImplementedError(f"{type(self).__name__}.generate_response")
 
     async def finalize_interaction(self) -> None:
-        """End an episode."""
+        """verl does not call it."""
 
 
 @dataclasses.dataclass(frozen=True)
