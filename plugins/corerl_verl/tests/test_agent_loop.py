@@ -89,8 +89,9 @@ def loop_file(module: str, **classes: dict[str, Any]) -> str:
     return "loops.yaml"
 
 
-def made(config: str, **options: Any) -> VerlAgentLoopAgent:
+def made(config: str, is_scored: bool = False, **options: Any) -> VerlAgentLoopAgent:
     whole = TrainConfig(model=ModelConfig(path="m"))
+    whole.rollout.multi_turn.score_response = is_scored
     whole.data.max_response_length, whole.rollout.temperature = 250, 0.7
     context = AgentContext(whole, SimpleNamespace(tokenizer=Tokenizer()))  # type: ignore[arg-type]
     return VerlAgentLoopAgent(context, options=VerlAgentLoopOptions(config, **options))
@@ -116,12 +117,20 @@ def test_the_named_loop_of_several_is_played_with_the_arguments_of_its_entry(mod
     policy = Policy()
     play(made(file, loop="one"), policy)
     assert len(policy.asked) == 1
-    result = play(made(file, loop="old"), policy)
+    result = play(made(file, is_scored=True, loop="old"), policy)
     assert policy.asked[-1] == ([1], 3, ())
     assert (result.reward, result.metrics["agent/num_turns"]) == (0.0, 2.0)
     for loop, reason in ((None, "no loop is named for it"), ("three", "it has no loop 'three' with _target_")):
         with pytest.raises(ConfigError, match=rf"rollout\.agent\.loop: must be a loop of loops\.yaml, .*: {reason}"):
             made(file, loop=loop)
+
+
+def test_a_score_of_the_loop_is_in_place_of_a_reward_functions(module: str) -> None:
+    file = loop_file(module, one={"kind": "AsksTwice"}, old={"kind": "Older"})
+    with pytest.raises(ValueError, match=r"returns a reward_score: rollout\.multi_turn\.score_response must be false"):
+        play(made(file, is_scored=True, loop="one"), Policy())
+    with pytest.raises(ValueError, match=r"returns no reward_score: rollout\.multi_turn\.score_response must be true"):
+        play(made(file, loop="old"), Policy())
 
 
 def test_settings_are_further_keys_of_verls_rollout(module: str) -> None:

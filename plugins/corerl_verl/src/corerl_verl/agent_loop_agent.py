@@ -95,8 +95,21 @@ class VerlAgentLoopAgent:
         }
         loop = self._class(**_accepted(self._class, given), **self._arguments)
         output = await loop.run(dict(sampling), **_row(task))
-        score = output.reward_score
-        return AgentResult(reward=float(score or 0.0), metrics=_metrics(output))
+        return AgentResult(
+            reward=_reward(output.reward_score, rollout.multi_turn.score_response), metrics=_metrics(output)
+        )
+
+
+def _reward(score: float | None, is_scored: bool) -> float:
+    """The loop's score, which verl takes in place of a reward function's.
+
+    Raises:
+        ValueError: the config adds both scores, or has neither.
+    """
+    if (score is None) != is_scored:
+        has, right = ("no", "true") if score is None else ("a", "false")
+        raise ValueError(f"the loop returns {has} reward_score: rollout.multi_turn.score_response must be {right}")
+    return float(score or 0.0)
 
 
 def _accepted(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _PLAYED = (
     "played by the agent {}: classes need verl, or the base classes of corerl_verl (docs/verl.md); all rows have this "
     "agent, where in verl a column agent_name selects one"
 )
+_SCORED = "if the loop returns a reward_score, write rollout.multi_turn.score_response=false"
 _PROMPT = "CoreRL's filter of long prompts counts a prompt without the tools' descriptions"
 
 
@@ -82,7 +83,11 @@ def _agent(conversion: Conversion, name: str, options: dict[str, Any]) -> None:
     options |= {"truncate_side": side} if side is not None and name == "verl_tools" else {}
     conversion.values |= {f"rollout.agent.{option}": value for option, value in options.items()}
     key = next((f"{_SECTION}.{_FILES[option]}" for option in _FILES if option in options), "")
-    conversion.remark(shown(_LOOP_FILE, options["config"]) if "config" in options else key, _PLAYED.format(name))
+    reason = _PLAYED.format(name)
+    if "config" in options:
+        conversion.remark(shown(_LOOP_FILE, options["config"]), f"{reason}; {_SCORED}")
+    else:
+        conversion.remark(key, reason)
     longest = conversion.take(f"{_SECTION}.max_tool_response_length")
     if longest is None:
         longest = conversion.effective(f"{_SECTION}.max_tool_response_length", 256)
