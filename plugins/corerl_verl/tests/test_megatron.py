@@ -75,3 +75,11 @@ def test_a_key_that_corerl_sets_is_not_written(name: str, value: str, reason: st
     config, remarks = convert(*MEGATRON, f"{OVERRIDE}.{name}={value}")
     assert config.actor.strategy == "megatron"
     assert any(f"override_transformer_config.{name}=" in each and reason in each for each in remarks)
+
+
+def test_options_of_the_reduction_of_gradients() -> None:
+    key = f"+{ACTOR}.override_ddp_config"
+    _, remarks = convert(*MEGATRON, f"{key}.grad_reduce_in_fp32=True", f"{key}.overlap_grad_reduce=True")
+    name = "actor.megatron.override_ddp_config"
+    assert f"{name}.grad_reduce_in_fp32=True: CoreRL sums gradients in float32" in remarks
+    assert f"{name}.overlap_grad_reduce=True: a matter of memory and speed" in remarks

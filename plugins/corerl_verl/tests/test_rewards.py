@@ -23,3 +23,11 @@ def test_values_of_a_section_with_its_former_name_are_in_effect() -> None:
     assert isinstance(config.reward.manager, dict)
     assert (config.reward.manager["engine"], config.reward.manager["max_length"]) == ("vllm", 1024)
     assert config.reward.manager["engine_args"] == {"gpu_memory_utilization": 0.8}
+
+
+def test_a_service_for_programs_is_named() -> None:
+    _, remarks = convert(NAME, "reward.sandbox_fusion.url=http://s", "reward.sandbox_fusion.max_concurrent=9")
+    expected = (
+        "programs of responses run in the scorer code's own sandbox, with its own limits (docs/rewards-isolation.md)"
+    )
+    assert remarks == [f"reward.sandbox_fusion.url=http://s, reward.sandbox_fusion.max_concurrent=9: {expected}"]

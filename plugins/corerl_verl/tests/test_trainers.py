@@ -116,8 +116,8 @@ def test_options_of_a_feature_that_is_off_lose_nothing() -> None:
 
 
 def test_a_value_that_verl_has_anyway_is_no_loss() -> None:
-    given = [NAME, "data.image_patch_size=14", "critic.model.tokenizer_path=m", "actor_rollout_ref.model.path=m"]
+    given = [NAME, "data.audio_key=audios", "trainer.device=cuda", "actor_rollout_ref.model.path=m"]
     found = convert_parsed(hydra.parse(given))
     assert not [each for each in found.remarks if each.kind in ("missing", "unknown")]
-    found = convert_parsed(hydra.parse([NAME, "data.image_patch_size=16"]))
-    assert [each.kind for each in found.remarks if "image_patch_size" in str(each)] == ["missing"]
+    found = convert_parsed(hydra.parse([NAME, "data.audio_key=sounds"]))
+    assert [each.kind for each in found.remarks if "audio_key" in str(each)] == ["missing"]

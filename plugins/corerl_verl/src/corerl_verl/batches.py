@@ -214,7 +214,8 @@ def _decay_steps(conversion: Conversion, role: str, style: str) -> None:
     key = f"{role}.optim.lr_decay_steps"
     steps, total = conversion.given.get(key), conversion.effective("trainer.total_training_steps")
     if style == "constant":
-        conversion.drop(key, "of a schedule that falls, which the command does not select")
+        for name in (key, f"{role}.optim.min_lr"):
+            conversion.drop(name, "of a schedule that falls, which the command does not select")
     elif is_number(steps) and steps != total:
         conversion.drop(key, "CoreRL's schedule falls until the last step of the run, verl's until this one", "changed")
     for name in ("lr_wsd_decay_steps", "lr_wsd_decay_style") if style != "WSD" else ():

@@ -98,6 +98,7 @@ def megatron(conversion: Conversion, role: str) -> None:
     if conversion.effective(f"{section}.tensor_model_parallel_size", 1) in (1, "1"):
         conversion.values.pop(f"{role}.strategy.sequence_parallel", None)  # verl turns it off
     _transformer(conversion, role, f"{section}.override_transformer_config")
+    _reduction(conversion, f"{section}.override_ddp_config")
 
 
 def _transformer(conversion: Conversion, role: str, key: str) -> None:
@@ -121,6 +122,15 @@ def _transformer(conversion: Conversion, role: str, key: str) -> None:
             conversion.values[f"{prefix}.override_transformer_config.{name}"] = value
     if conversion.values.get(f"{prefix}.recompute_granularity") != "selective":
         conversion.values.pop(f"{prefix}.recompute_modules", None)
+
+
+def _reduction(conversion: Conversion, key: str) -> None:
+    """megatron-core's options for the reduction of gradients."""
+    whole = conversion.take(key, {})
+    for name, value in ((dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(key)).items():
+        lower = name == "grad_reduce_in_fp32" and value is False
+        reason = "CoreRL sums gradients in float32" if name == "grad_reduce_in_fp32" else "a matter of memory and speed"
+        conversion.remark(shown(f"{key}.{name}", value), reason, "changed" if lower else "harmless")
 
 
 def _layers(conversion: Conversion, role: str, overrides: dict[str, Any]) -> None:

@@ -45,12 +45,17 @@ _OF_ENGINE = {
     "tokenizer_path": "the tokenizer lies in the model's folder",
 }
 """options of verl's reward model on which its scores do not depend"""
+_SANDBOXES = ("reward.sandbox_fusion", "reward_model.sandbox_fusion", "sandbox_fusion")
+_OWN_SANDBOX = (
+    "programs of responses run in the scorer code's own sandbox, with its own limits (docs/rewards-isolation.md)"
+)
 _ENGINES = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"}
 """engine -> its name of the share of GPU memory"""
 
 
 def rewards(conversion: Conversion) -> None:
     """The function, model or scorers that score, and the manager."""
+    _sandboxes(conversion)
     function = _function(conversion)
     model = _reward_model(conversion, function is not None)
     if function is not None and model is not None:
@@ -75,6 +80,13 @@ def rewards(conversion: Conversion) -> None:
         conversion.remark(f"{key}={name}", "CoreRL has no such reward manager; written as parallel", "missing")
     if names:
         conversion.values["reward.manager"] = _SAME_HERE.get(name, "parallel")
+
+
+def _sandboxes(conversion: Conversion) -> None:
+    """verl's service for programs, by default none."""
+    for section in _SANDBOXES:
+        asked = conversion.given.get(f"{section}.url") is not None
+        conversion.drop_section(section, _OWN_SANDBOX, "changed" if asked else "harmless")
 
 
 def _function(conversion: Conversion) -> dict[str, Any] | None:
