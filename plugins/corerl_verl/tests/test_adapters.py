@@ -27,6 +27,8 @@ def test_adapters_of_megatron_have_the_names_of_the_hugging_face_layers() -> Non
     config, remarks = convert(*MEGATRON, f"{lora}.rank=8")
     assert (config.model.lora_alpha, config.model.target_modules) == (32, "all-linear")  # 32 is verl's default
     assert any("one A for its parts" in each for each in remarks)
+    _, remarks = convert(*MEGATRON, f"{lora}.rank=8", f"{lora}.target_modules={{a: 1}}")
+    assert any("written as all-linear" in each for each in remarks)
     config, _ = convert(*MEGATRON, f"{lora}.rank=8", f"{lora}.type=dora")
     assert config.model.lora_dora is True
 

@@ -87,3 +87,10 @@ def test_a_distillation_that_is_off_loses_nothing_and_one_without_a_teacher_is_n
     assert config.actor.policy_loss == "vanilla"
     assert losses(*off) == []
     assert losses(*ON, ESTIMATOR) == ["distillation.enabled=True: no model_path of a teacher: left out"]
+
+
+def test_a_coefficient_that_is_no_number_is_named() -> None:
+    given = (f"{LOSS}.use_task_rewards=True", f"{LOSS}.distillation_loss_coef=much", f"{LOSS}.loss_mode=k3")
+    config, remarks = convert(*ON, TEACHER, ESTIMATOR, *given, "actor_rollout_ref.rollout.n=4")
+    assert config.actor.kl_loss_coef == 1.0
+    assert f"{LOSS}.distillation_loss_coef=much: is no number: written as 1" in remarks

@@ -48,6 +48,7 @@ def test_a_negative_number_of_samples_is_all_of_them() -> None:
         "actor_rollout_ref.rollout.n=0",
         "data.max_prompt_length=-4",
         "actor_rollout_ref.rollout.val_kwargs.n=many",
+        "data.val_files={a: 1}",
         "actor_rollout_ref.actor.ppo_epochs=0",
     ],
 )

@@ -20,16 +20,17 @@ def leave_out_refused(conversion: Conversion, nested: Nested, targets: Callable[
     """
     refused: set[str] = set()
     while (error := _error(nested(conversion.values))) is not None:
-        if error.key not in conversion.values:
+        key = error.key.partition("[")[0]  # of an entry of a list
+        if key not in conversion.values:
             return
-        value = conversion.values.pop(error.key)
-        if error.key in refused:  # verl's default, too
+        value = conversion.values.pop(key)
+        if key in refused:  # verl's default, too
             continue
-        refused.add(error.key)
-        given = next((key for key in conversion.given if error.key in targets(key)), error.key)
+        refused.add(key)
+        given = next((each for each in conversion.given if key in targets(each)), key)
         default = conversion.effective.resolved(given, conversion.effective.default(given))
         if default is not None:
-            conversion.values[error.key] = default
+            conversion.values[key] = default
         reason = str(error).removeprefix(f"{error.key}: ")
         conversion.remark(shown(given, value), f"{error.key} {reason}; the default is written")
 

@@ -77,7 +77,7 @@ def _layers(conversion: Conversion, model: str, *, fused: bool) -> None:
     key = f"{model}.lora.target_modules"
     names: Any = conversion.effective(key, list(_ALL))
     conversion.take(key)
-    names = names if isinstance(names, list) else [names]
+    names = list(map(str, names if isinstance(names, list) else [names]))
     if any(name not in _LAYERS for name in names):
         reason = f"names of layers are {', '.join(sorted({part for parts in _LAYERS.values() for part in parts}))}"
         conversion.remark(shown(key, names), f"{reason}; written as all-linear", "missing")

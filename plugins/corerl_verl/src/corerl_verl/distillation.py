@@ -46,11 +46,14 @@ def distillation(conversion: Conversion) -> None:
             conversion.drop(key, "distillation.enabled is false, as in CoreRL")
         return
     conversion.take(f"{_SECTION}.enabled")
+    coefficient = _effective(conversion, "distillation_loss_coef", 1.0)
+    if not is_number(coefficient):
+        conversion.drop(f"{_LOSS}.distillation_loss_coef", "is no number: written as 1", "changed")
     asked = _Asked(
         str(_effective(conversion, "loss_mode", "k3")),
         is_true(_effective(conversion, "use_task_rewards", True)),
         is_true(_effective(conversion, "use_policy_gradient", False)),
-        float(_effective(conversion, "distillation_loss_coef", 1.0)),
+        float(coefficient) if is_number(coefficient) else 1.0,
     )
     teachers = _teachers(conversion)
     if not teachers:
