@@ -316,5 +316,9 @@ MEANINGS: Mapping[str, Meaning] = {
         ("trainer.test_freq",), _frequency("trainer.test_freq"), lambda config, parts: config.trainer.test_freq
     ),
     "first evaluation": _same("trainer.val_before_train", "trainer.val_before_train"),
-    "adapters": _same("actor_rollout_ref.model.lora_rank", "model.lora_rank"),
+    "adapters": Meaning(
+        ("model.lora_rank", "model.lora.rank"),
+        lambda verl: verl(f"actor_rollout_ref.model.lora{'.' if verl(f'{A}strategy') == 'megatron' else '_'}rank"),
+        lambda config, parts: config.model.lora_rank,
+    ),
 }
