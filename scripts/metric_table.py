@@ -213,8 +213,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Agents": (
         Metric("agent/turns/{mean,max}", "turns", "requests to the policy per episode"),
-        Metric("agent/tool_calls/{mean,max}", "calls", "tool calls per episode; agent `tools`"),
-        Metric("agent/tool_errors/ratio", "share", "tool calls answered with an error; agent `tools`"),
+        Metric("agent/tool_calls/{mean,max}", "calls", "tool calls per episode; agents `tools`, `verl_tools`"),
+        Metric("agent/tool_errors/ratio", "share", "tool calls answered with an error; likewise"),
+        Metric("agent/tool_rewards/{mean,max}", "number", "sum of the rewards of verl's tools; agent `verl_tools`"),
+        Metric("agent/turn_scores/{mean,max}", "number", "sum of the scores of verl's interaction; agent `verl_tools`"),
+        Metric("agent/num_turns/{mean,max}", "turns", "turns that verl's loop reports; agent `verl_agent_loop`"),
         Metric(
             "agent/tool_call_seconds/{mean,max}", "s", "time of the tool calls of an episode, added up; agent `tools`"
         ),
