@@ -32,6 +32,11 @@ class ModelConfig:
     enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass to save memory")
     tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")
     chat_template: str | None = option(None, "Jinja file instead of the tokenizer's own template")
+    allowed_special: list[str] = option(
+        help="control tokens that texts of messages may write, such as <|fim_prefix|>; [all]: every one; letters of "
+        "other control tokens stay text",
+        factory=list,
+    )
     trust_remote_code: bool = option(False, "run Python code from the model's folder")
     lora_rank: int = option(0, "train adapters of this rank instead of the model's weights; 0: no adapters", ge=0)
     lora_alpha: int = option(16, "with lora_rank: adapters are multiplied by lora_alpha / lora_rank", ge=1)

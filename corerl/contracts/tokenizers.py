@@ -36,6 +36,9 @@ class ChatTokenizer(Protocol):
     ) -> str:
         """The chat as text, special tokens included.
 
+        Letters in messages and tools that spell a control token are marked, so that :meth:`encode` makes no token of
+        them. Arguments of tool calls may be objects or JSON texts.
+
         Args:
             location: the place of the chat, for error messages.
 
@@ -45,10 +48,16 @@ class ChatTokenizer(Protocol):
         """
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, with no special tokens but those written in it."""
+        """Token ids of each text, with no special tokens but those written in it and not marked."""
 
     def encode_inside(self, texts: Sequence[str]) -> list[list[int]]:
         """As :meth:`encode`, for texts from the middle of a chat: no space is put before them."""
+
+    def spelled(self, text: str) -> Mapping[str, int]:
+        """Control token -> how often messages of a rendered chat spell it; these letters are marked."""
+
+    def unmarked(self, text: str) -> str:
+        """A rendered chat as people read it."""
 
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The text of each row of token ids."""

@@ -1,6 +1,7 @@
 """Counts of rows that were read: kept, or skipped with a reason."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -8,6 +9,8 @@ from corerl.errors import DataError
 
 EXAMPLES = 3
 """named places, at most"""
+
+_SPELLED = "spell control tokens ({tokens}) in their texts, where they stay text (model.allowed_special)"
 
 
 class Location(NamedTuple):
@@ -28,12 +31,18 @@ class LoadReport:
     Attributes:
         rows_read: rows looked at, in all files.
         skipped: reason -> places of the rows left out for it.
+        noted: what is to be known about kept rows -> their places.
         truncated: rows kept, but cut to the length limit.
+        spelled: control tokens that texts of kept rows spell.
+        unread: columns that are not read, though they could change the prompts.
     """
 
     rows_read: int = 0
     skipped: dict[str, list[Location]] = field(default_factory=dict)
+    noted: dict[str, list[Location]] = field(default_factory=dict)
     truncated: int = 0
+    spelled: Counter[str] = field(default_factory=Counter)
+    unread: list[str] = field(default_factory=list)
 
     @property
     def kept(self) -> int:
@@ -43,6 +52,16 @@ class LoadReport:
         """Count one row as left out."""
         self.skipped.setdefault(reason, []).append(location)
 
+    def note(self, what: str, location: Location) -> None:
+        """Count one kept row of which something is to be known."""
+        self.noted.setdefault(what, []).append(location)
+
+    def note_spelled(self, tokens: Mapping[str, int], location: Location) -> None:
+        """Count a row whose texts spell control tokens."""
+        if tokens:
+            self.spelled.update(tokens)
+            self.note(_SPELLED, location)
+
     def require_kept(self) -> None:
         """Raise DataError when every row was skipped."""
         if self.kept == 0:
@@ -51,9 +70,20 @@ class LoadReport:
     def _reasons(self) -> list[str]:
         return [f"{len(places)} skipped, {reason} ({name_places(places)})" for reason, places in self.skipped.items()]
 
+    def notes(self) -> list[str]:
+        """A line for each thing to know about kept rows."""
+        tokens = ", ".join(token for token, _ in self.spelled.most_common(EXAMPLES))
+        lines = [
+            f"{len(places)} {what.replace('{tokens}', tokens)} ({name_places(places)})"
+            for what, places in self.noted.items()
+        ]
+        if self.unread:
+            lines.append(f"not read, though they could change the prompts: columns {', '.join(self.unread)}")
+        return lines
+
     def __str__(self) -> str:
         cut = [f"{self.truncated} cut to the length limit"] if self.truncated else []
-        return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut])
+        return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut, *self.notes()])
 
 
 def name_places(places: Sequence[Location]) -> str:

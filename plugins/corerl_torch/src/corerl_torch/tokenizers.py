@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corerl.contracts.config import ModelConfig
+from corerl.contracts.options import did_you_mean
 from corerl.errors import ConfigError, DataError, ModelError
 from corerl.files import read_text
 from corerl_check.hub import look_for_hub
 from corerl_torch.bounded import bounded
+from corerl_torch.control_tokens import MARK, ControlTokens
+from corerl_torch.tool_calls import are_texts, with_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,26 +60,24 @@ class HFTokenizer:
         add_generation_prompt: bool,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The chat as text, special tokens included.
-
-        Raises:
-            ConfigError: ``template_kwargs`` has an argument that is no variable of a template.
-            DataError: the template refuses the messages of the row at ``location``.
-        """
-        for key in _OWN_ARGUMENTS & set(template_kwargs or ()):
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.render`."""
+        given = dict(template_kwargs or {})
+        for key in _OWN_ARGUMENTS & given.keys():
             raise ConfigError(
                 f"data.apply_chat_template_kwargs.{key}", "is set by CoreRL and no variable of a template"
             )
+        marked = self._control_tokens.mark_messages(with_arguments(messages, as_text=self._arguments_are_texts))
+        if given.get("tools"):
+            given["tools"] = self._control_tokens.mark(given["tools"])
+        return self._apply(marked, location, add_generation_prompt=add_generation_prompt, **given)
+
+    def _apply(self, messages: Sequence[Mapping[str, Any]], location: object, **given: Any) -> str:
+        """The chat template's text."""
         try:
             with bounded(TEMPLATE_SECONDS, TEMPLATE_BYTES):
-                text = self.tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                    **(template_kwargs or {}),
-                )
+                text = self.tokenizer.apply_chat_template([dict(each) for each in messages], tokenize=False, **given)
         except Exception as error:
-            reason = " ".join(str(error).split())
+            reason = self.unmarked(" ".join(str(error).split()))
             raise DataError(f"{location}: the chat template of {self.template_source} fails ({reason})") from error
         assert isinstance(text, str)
         if len(text) > LONGEST_CHAT:
@@ -84,8 +85,32 @@ class HFTokenizer:
             raise DataError(f"{location}: the chat template of {self.template_source} fails (it makes {made})")
         return text
 
+    def unmarked(self, text: str) -> str:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.unmarked`."""
+        return text.replace(MARK, "")
+
+    def spelled(self, text: str) -> Mapping[str, int]:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.spelled`."""
+        return self._control_tokens.spelled(text)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, with no special tokens but those written in it."""
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.encode`."""
+        concerned = [self._control_tokens.concerns(text) for text in texts]
+        plain = iter(self._encode([text for text, marked in zip(texts, concerned, strict=True) if not marked]))
+        return [
+            self._encode_marked(text) if marked else next(plain) for text, marked in zip(texts, concerned, strict=True)
+        ]
+
+    def _encode_marked(self, text: str) -> list[int]:
+        ids = self._control_tokens.encode(text)
+        if ids is not None:
+            return ids
+        ids = []
+        for piece in self._control_tokens.pieces(text):
+            ids += [piece] if isinstance(piece, int) else (self.encode_inside if ids else self._encode)([piece])[0]
+        return ids
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
             return []
         try:
@@ -159,6 +184,20 @@ class HFTokenizer:
         return {token.content: token_id for token_id, token in added.items() if token.special}
 
     @cached_property
+    def _control_tokens(self) -> ControlTokens:
+        turns = [{"role": role, "content": "corerl"} for role in ("user", "assistant", "user")]
+        try:
+            framed = self._apply(turns, "a probe")
+        except DataError:
+            framed = ""
+        templates = self.tokenizer.chat_template  # of chats, perhaps of chats with tools too
+        return ControlTokens(self.tokenizer, str(templates), framed, self.model.allowed_special)
+
+    @cached_property
+    def _arguments_are_texts(self) -> bool:
+        return are_texts(lambda messages: self._apply(messages, "a probe"))
+
+    @cached_property
     def vocabulary_size(self) -> int | None:
         """See :class:`corerl.contracts.tokenizers.SizedTokenizer`."""
         return _vocabulary_size(self.model.path)
@@ -188,7 +227,8 @@ def load_tokenizer(model: ModelConfig) -> HFTokenizer:
 
     Raises:
         ModelError: no such folder, no tokenizer in it, no chat template, or no end-of-sequence token.
-        ConfigError: ``model.chat_template`` names no file, or ``model.tokenizer_path`` another model's tokenizer.
+        ConfigError: ``model.chat_template`` names no file, ``model.tokenizer_path`` another model's tokenizer, or
+            ``model.allowed_special`` a token that there is not.
     """
     source = model.tokenizer_path or model.path
     where = f"model.{'tokenizer_path' if model.tokenizer_path else 'path'}: {source}"
@@ -205,6 +245,10 @@ def load_tokenizer(model: ModelConfig) -> HFTokenizer:
         raise ModelError(
             f"{where}: its tokenizer has no chat template; name a Jinja file with model.chat_template"
         ) from error
+    known = ["all", *(token.content for token in tokenizer.added_tokens_decoder.values())]
+    for token in model.allowed_special:
+        if token not in known:
+            raise ConfigError("model.allowed_special", f"{source} has no token {token!r}{did_you_mean(token, known)}")
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{where}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
     stop_token_ids = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
