@@ -15,7 +15,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 MEDIA = {"image": "image", "image_url": "image", "input_image": "image", "video": "video", "video_url": "video"}
 """type of a part -> medium"""
-_FIELDS = ("url", "path", "bytes", "base64", "frames", "image")
+_FIELDS = ("image", "image_url", "video_url", "frames", "bytes", "url", "path")
 _SHOWN = 40
 
 
