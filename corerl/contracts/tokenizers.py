@@ -62,8 +62,12 @@ class ChatTokenizer(Protocol):
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The text of each row of token ids."""
 
-    def unheeded_end_of_turn(self) -> str | None:
-        """The special token at the end of an assistant's turn, if it stops no generation."""
+    def end_of_turn_fault(self) -> str | None:
+        """Why responses may never end: the chat template ends a turn with no stop token of the model.
+
+        Raises:
+            ModelError: the template is empty.
+        """
 
     def model_files(self) -> dict[str, bytes]:
         """Name -> content of the model's files beside weights: config, generation config, tokenizer."""

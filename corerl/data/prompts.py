@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from corerl.contracts.config import DataConfig
 from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data.custom import custom_rows
+from corerl.data.files import Row
 from corerl.data.messages import Message
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places
@@ -85,11 +86,8 @@ def load_prompts(
         for row in tokenize(batch, tokenizer, kwargs):
             report.note_spelled(tokenizer.spelled(row.text), row.record.location)
             tokenized.append(row._replace(text=tokenizer.unmarked(row.text[-_TAIL:])))
-    if records:
-        known = {data.columns.get(name, name) for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)}
-        others = other_columns(() if rows is not None else files, rows or (), known)
-        record = next((row.record for row in tokenized if row.record.tools), tokenized[0].record)
-        report.unread = unread_columns(others, record.tools, functools.partial(_render, record, tokenizer, kwargs))
+    if tokenized:
+        report.unread = unread(data, () if rows is not None else files, rows or (), tokenized, tokenizer)
     if data.filter_overlong_prompts:
         tokenized = list(_without_overlong(tokenized, data.max_prompt_length, report))
     report.require_kept()
@@ -144,6 +142,20 @@ def _render(
     tools = {"tools": record.tools} if record.tools else {}
     given = {**template_kwargs, **tools, **further}
     return tokenizer.render(record.messages, record.location, add_generation_prompt=True, template_kwargs=given)
+
+
+def unread(
+    data: DataConfig,
+    files: Sequence[str],
+    rows: Sequence[Row],
+    tokenized: Sequence[TokenizedRow],
+    tokenizer: ChatTokenizer,
+) -> list[str]:
+    """The columns of files and rows that are not read, though they could change the prompts."""
+    known = {data.columns.get(name, name) for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)}
+    record = next((row.record for row in tokenized if row.record.tools), tokenized[0].record)
+    render = functools.partial(_render, record, tokenizer, data.apply_chat_template_kwargs)
+    return unread_columns(other_columns(files, rows, known), record.tools, render)
 
 
 def _check_parts(record: PromptRecord) -> None:

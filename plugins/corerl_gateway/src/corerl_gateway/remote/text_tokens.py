@@ -55,7 +55,7 @@ class TextTokenizer:
         """The contents of messages; other tokens as they are."""
         return ["".join(map(_shown, _lines(text_of(row)))) for row in token_ids]
 
-    def unheeded_end_of_turn(self) -> str | None:
+    def end_of_turn_fault(self) -> str | None:
         """None."""
         return None
 
