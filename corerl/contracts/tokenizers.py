@@ -59,6 +59,9 @@ class ChatTokenizer(Protocol):
     def unmarked(self, text: str) -> str:
         """A rendered chat as people read it."""
 
+    def opening(self, token_ids: Sequence[int]) -> str:
+        """The text at the end of a prompt that opens the reasoning of the response; '' without one."""
+
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The text of each row of token ids."""
 

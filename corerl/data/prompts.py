@@ -16,9 +16,6 @@ from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord,
 from corerl.data.unread import other_columns, unread_columns
 from corerl.errors import ConfigError, DataError
 
-_TAIL = 64
-"""characters at the end of a templated chat that are kept"""
-
 
 @dataclass(frozen=True)
 class Prompt:
@@ -32,7 +29,7 @@ class Prompt:
         media: ``images`` and ``videos`` of its row, for the rollout backend; TokenValues of ``token_ids`` if the
             tokenizer processes them.
         tools: schemas of its row, which the chat template has shown.
-        end: the last characters of the templated chat, which may begin the response's reasoning.
+        opening: the tag at the end of the templated chat that opens the reasoning of the response, or ''.
     """
 
     index: int
@@ -43,7 +40,7 @@ class Prompt:
     extra_info: Mapping[str, Any]
     media: Mapping[str, Any] = field(default_factory=dict)
     tools: Sequence[Mapping[str, Any]] = ()
-    end: str = ""
+    opening: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def load_prompts(
     for batch in batches(records, f"{split} prompts"):
         for row in tokenize(batch, tokenizer, kwargs):
             report.note_spelled(tokenizer.spelled(row.text), row.record.location)
-            tokenized.append(row._replace(text=tokenizer.unmarked(row.text[-_TAIL:])))
+            tokenized.append(row._replace(text=tokenizer.opening(row.token_ids)))
     if tokenized:
         report.unread = unread(data, () if rows is not None else files, rows or (), tokenized, tokenizer)
     if data.filter_overlong_prompts:
@@ -101,9 +98,9 @@ def load_prompts(
             record.extra_info,
             record.media,
             record.tools,
-            end,
+            opening,
         )
-        for index, (record, token_ids, end) in enumerate(_truncated(tokenized, data, report))
+        for index, (record, token_ids, opening) in enumerate(_truncated(tokenized, data, report))
     )
     return PromptDataset(prompts, report)
 

@@ -1,6 +1,7 @@
 """A model's tokenizer with its chat template, and the token ids that a run needs to know."""
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ MOST_PARTS = 10_000
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 """of models that read images"""
 
+_OPENED, _OPENING_TOKENS = re.compile(r"<think>\s*\Z"), 16
 _OWN_ARGUMENTS = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict"}
 
 
@@ -92,6 +94,12 @@ class HFTokenizer:
     def spelled(self, text: str) -> Mapping[str, int]:
         """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.spelled`."""
         return self._control_tokens.spelled(text)
+
+    def opening(self, token_ids: Sequence[int]) -> str:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.opening`."""
+        [end] = self.decode([token_ids[-_OPENING_TOKENS:]], skip_special_tokens=False)
+        found = _OPENED.search(end)
+        return "" if found is None else found[0]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.encode`."""

@@ -51,6 +51,10 @@ class TextTokenizer:
         """The text."""
         return text
 
+    def opening(self, token_ids: Sequence[int]) -> str:
+        """None: the server has the chat template."""
+        return ""
+
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The contents of messages; other tokens as they are."""
         return ["".join(map(_shown, _lines(text_of(row)))) for row in token_ids]

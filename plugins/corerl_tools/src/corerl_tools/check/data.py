@@ -121,6 +121,11 @@ def _lengths(
         return 0.0, [from_error(error, key)]
     lengths = [len(row.token_ids) for row in rows]
     noted = [finding("note", key, f"of {len(sample)} rows: {line}") for line in report.notes()]
+    if opening := next(filter(None, (tokenizer.opening(row.token_ids) for row in rows)), ""):
+        sentence = (
+            f"prompts end with {opening.strip()}, so responses begin within their reasoning: scorers get the tag, too"
+        )
+        noted.append(finding("note", "model.chat_template", sentence))
     places: list[Location] = [
         record.location for record, length in zip(sample, lengths, strict=True) if length > data.max_prompt_length
     ]
