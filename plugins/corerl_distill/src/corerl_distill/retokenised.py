@@ -53,7 +53,7 @@ class Retokenised:
         assert batch.old_log_probs is not None
         responses = responses_of(batch)
         others = [self._translated(response) for response in responses]
-        given = [self._contexts.prompt_ids(prompt) for prompt in prompts]
+        given = [self._contexts.read(prompt).token_ids for prompt in prompts]
         read = self._scorer.log_probs(given, others)
         mask, log_probs = batch.response_mask.clone(), torch.zeros(batch.response_mask.shape)
         for row, (response, other) in enumerate(zip(responses, others, strict=True)):

@@ -169,38 +169,51 @@ class HFTokenizer:
             if (file := _model_file(self.model.path, name)) is not None:
                 (folder / name).write_bytes(file.read_bytes())
 
-    def end_of_turn_fault(self) -> str | None:
-        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.end_of_turn_fault`."""
-        ask, probe = {"role": "user", "content": "?"}, "corerl"
-        chat = [ask, {"role": "assistant", "content": probe}]
-        last = self.render(chat, "a probe", add_generation_prompt=False)
-        if not last.strip():
+    def unheeded_end_of_turn(self) -> str | None:
+        """The special token with which the chat template ends an assistant's turn, where it stops no generation."""
+        probe = "corerl"
+        text = self.render(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}],
+            "a probe",
+            add_generation_prompt=False,
+        )
+        if not text.strip():
             raise ModelError(
                 f"the chat template of {self.template_source} is empty; name another with model.chat_template"
             )
-        with suppress(DataError):  # some models end a turn with the token that begins the next one
-            followed = self.render([*chat, ask], "a probe", add_generation_prompt=False)
-            if self._begins_with_stop(followed.rpartition(probe)[2]):
-                return None
-        after = last.rpartition(probe)[2]
-        if self._begins_with_stop(after):
-            return None
-        end = next((token for token in self.special_tokens if after.strip().startswith(token)), None)
-        what = "no special token" if end is None else f"{end}, which is not among the model's stop tokens"
-        return (
-            f"the chat template ends a turn with {what}: responses may never end (set eos_token in "
-            "tokenizer_config.json, or eos_token_id in generation_config.json)"
-        )
-
-    def _begins_with_stop(self, text: str) -> bool:
-        known = {**self.tokenizer.get_added_vocab(), str(self.tokenizer.eos_token): self.stop_token_ids[0]}
-        return text.strip().startswith(tuple(token for token, id_ in known.items() if id_ in self.stop_token_ids))
+        after = text.rpartition(probe)[2].strip()
+        ends = [(token, token_id) for token, token_id in self.special_tokens.items() if after.startswith(token)]
+        return next((token for token, token_id in ends if token_id not in self.stop_token_ids), None)
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens."""
         added = self.tokenizer.added_tokens_decoder
         return {token.content: token_id for token_id, token in added.items() if token.special}
+
+    def end_of_turn_fault(self) -> str | None:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.end_of_turn_fault`."""
+        end = self.unheeded_end_of_turn()
+        ask: Mapping[str, Any] = {"role": "user", "content": "?"}
+        if self._stops_behind(ask, {"role": "assistant", "content": "corerl"}) or (
+            self._stops_behind(ask, {"role": "assistant", "content": "corerl"}, ask)  # by the next turn's first token
+        ):
+            return None
+        what = "no special token" if end is None else f"{end}, which is not among the model's stop tokens"
+        return (
+            f"the chat template ends a turn with {what}: responses may never end (set eos_token in "
+            "tokenizer_config.json, or eos_token_id in generation_config.json)"
+        )
+
+    def _stops_behind(self, *messages: Mapping[str, Any]) -> bool:
+        """Whether a stop token follows the assistant's content."""
+        try:
+            text = self.render(messages, "a probe", add_generation_prompt=False)
+        except DataError:
+            return False
+        known = {**self.tokenizer.get_added_vocab(), str(self.tokenizer.eos_token): self.stop_token_ids[0]}
+        stops = tuple(token for token, token_id in known.items() if token_id in self.stop_token_ids)
+        return text.rpartition("corerl")[2].strip().startswith(stops)
 
     @cached_property
     def _control_tokens(self) -> ControlTokens:
