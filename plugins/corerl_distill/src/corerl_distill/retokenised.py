@@ -65,7 +65,8 @@ class Retokenised:
         """The response in the teacher's tokens; a stop token at its end is the teacher's."""
         stops = set(self._own.stop_token_ids)
         ended = bool(response) and response[-1] in stops
-        text = b"".join(pieces(self._own.tokenizer, response[:-1] if ended else response)).decode(errors="replace")
+        written = b"".join(pieces(self._own.tokenizer, response[:-1] if ended else response)).decode(errors="replace")
+        text = self._other.marked(written)
         ids = self._other.encode_inside([text])[0] if text else []
         return [*ids, self._other.stop_token_ids[0]] if ended or not ids else ids
 

@@ -138,6 +138,7 @@ class _Spelling:
         self._begun = {begun for begun, _ in parts if len(begun) > 1 and not begun.isalnum()}
         self._ends = {end for _, end in parts if not end.isalnum()}
         self._lengths = range(1, max(map(len, tokens), default=1))
+        self._joined = "\0".join(tokens)
 
     def marked(self, value: Any) -> Any:
         """See :meth:`ControlTokens.mark`."""
@@ -152,6 +153,8 @@ class _Spelling:
     def _text(self, text: str) -> str:
         before = MARK if any(text[:length] in self._ends for length in self._lengths) else ""
         behind = MARK if any(text[-length:] in self._begun for length in self._lengths) else ""
+        if 2 < len(text) < len(self._lengths) and not text.isalnum() and text in self._joined:
+            before = MARK  # the template may write both ends
         text = text.replace(MARK, MARK[0] + MARK + MARK[1:])
         while self._pattern.search(text):  # again, since tokens may overlap
             text = self._pattern.sub(lambda found: found[0][0] + MARK + found[0][1:], text)

@@ -87,6 +87,11 @@ class HFTokenizer:
             raise DataError(f"{location}: the chat template of {self.template_source} fails (it makes {made})")
         return text
 
+    def marked(self, text: str) -> str:
+        """A text of a message, with marks in the control tokens that it spells, for :meth:`encode`."""
+        marked: str = self._control_tokens.mark(text)
+        return marked
+
     def unmarked(self, text: str) -> str:
         """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.unmarked`."""
         return text.replace(MARK, "")
