@@ -47,7 +47,7 @@ def check_tools(value: object, location: Location, column: str) -> list[dict[str
         DataError: it is no list of tools.
     """
     where = f"{location}, column {column!r}"
-    given = _decoded(value, where) if isinstance(value, str) and value.strip() else value or []
+    given = _decoded(value.strip() or "[]", where) if isinstance(value, str) else value or []
     if not isinstance(given, list):
         raise DataError(f"{where}: must be a list of tools, or its JSON text, not {shown(given)}")
     return [_tool(_decoded(each, where) if isinstance(each, str) else each, where) for each in given]

@@ -39,7 +39,7 @@ class LoadReport:
 
     rows_read: int = 0
     skipped: dict[str, list[Location]] = field(default_factory=dict)
-    noted: dict[str, list[Location]] = field(default_factory=dict)
+    noted: dict[str, dict[Location, None]] = field(default_factory=dict)
     truncated: int = 0
     spelled: Counter[str] = field(default_factory=Counter)
     unread: list[str] = field(default_factory=list)
@@ -53,8 +53,8 @@ class LoadReport:
         self.skipped.setdefault(reason, []).append(location)
 
     def note(self, what: str, location: Location) -> None:
-        """Count one kept row of which something is to be known."""
-        self.noted.setdefault(what, []).append(location)
+        """Count a kept row of which something is to be known, once."""
+        self.noted.setdefault(what, {})[location] = None
 
     def note_spelled(self, tokens: Mapping[str, int], location: Location) -> None:
         """Count a row whose texts spell control tokens."""
@@ -74,7 +74,7 @@ class LoadReport:
         """A line for each thing to know about kept rows."""
         tokens = ", ".join(token for token, _ in self.spelled.most_common(EXAMPLES))
         lines = [
-            f"{len(places)} {what.replace('{tokens}', tokens)} ({name_places(places)})"
+            f"{len(places)} {what.replace('{tokens}', tokens)} ({name_places([*places])})"
             for what, places in self.noted.items()
         ]
         if self.unread:

@@ -20,11 +20,11 @@ _ROWS = 16
 
 
 def other_columns(files: Sequence[str], rows: Sequence[Row], known: Collection[str]) -> dict[str, Any]:
-    """Column of parquet files and rows that is none of the known ones -> one of its first values."""
+    """Column of parquet files and rows that is none of the known ones -> the first value that is not empty."""
     values: dict[str, Any] = {}
     for row in [row for _, row in rows[:_ROWS]] + _first_rows(files, known):
         for name, value in row.items():
-            if name not in known and values.get(name) is None:
+            if name not in known and name not in values and not _is_empty(value):
                 values[name] = value
     return values
 
@@ -47,8 +47,12 @@ def unread_columns(
         except RequestError:
             return False
 
-    unread = [name for name, value in values.items() if value is not None and (name in USUAL or changes(name, value))]
+    unread = [name for name, value in values.items() if name in USUAL or changes(name, value)]
     return unread + ["tools (the chat template shows none)"] * (bool(tools) and not changes("tools", None))
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | Sequence | Mapping) and not value)
 
 
 def _first_rows(files: Sequence[str], known: Collection[str]) -> list[dict[str, Any]]:

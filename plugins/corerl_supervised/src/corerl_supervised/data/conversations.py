@@ -130,9 +130,14 @@ class ChatEncoder:
         Args:
             rows: those of JSONL files have all columns.
             chats: of the first rows.
+
+        Raises:
+            DataError: a column has images or videos, without which the model would learn blindly.
         """
         chat = next((chat for chat in chats if chat.tools), chats[0])
         values = other_columns(files, rows, COLUMNS)
+        if media := [name for name in ("images", "videos") if values.get(name)]:
+            raise DataError(f"{chat.location}: the column '{media[0]}' is not empty, and this command reads text alone")
         report.unread = unread_columns(values, chat.tools, lambda more: self.render(chat, len(chat.messages), **more))
 
     def render(self, chat: Conversation, until: int, *, add_generation_prompt: bool = False, **more: Any) -> str:
