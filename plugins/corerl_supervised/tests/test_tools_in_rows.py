@@ -181,16 +181,11 @@ def test_answers_that_end_with_a_stop_token_are_not_noted(
             r"^trainer\.strategy\.activation_offload: cannot see the tensors of compiled layers",
         ),
         ({"optim__lr_warmup_steps": 2, "optim__lr_warmup_steps_ratio": 0.1}, r"^optim\.lr_warmup_steps_ratio: is set"),
-        ({"tracking__loggers": [{"name": "prometheus", "port": 1}]}, r"^tracking\.loggers\[0\]"),
     ],
 )
 def test_options_are_checked_before_anything_is_loaded(
     trained: Callable[..., Any], write_jsonl: Callable[..., str], keys: dict[str, Any], problem: str
 ) -> None:
-    if "tracking__loggers" in keys:
-        pytest.importorskip("prometheus_client")
-        if os.geteuid() == 0:
-            pytest.skip("root may listen on every port")
     rows = [{"messages": [USER, {"role": "assistant", "content": "a"}]}] * 2
     with pytest.raises(ConfigError, match=problem):
         trained("sft", [write_jsonl(rows)], **keys)

@@ -200,7 +200,10 @@ def test_images_of_parts_and_of_the_column_keep_their_places(tokenizer: VisionTo
     [
         ({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}, "is a URL"),
         ({"type": "image"}, "has 1 <image> mark, and the column 'images' has 0 images"),
-        ({"type": "video_url", "video_url": {"url": "a.mp4"}}, "row 0, video 0 of the messages: must be a list of frames"),
+        (
+            {"type": "video_url", "video_url": {"url": "a.mp4"}},
+            "video 0 of the messages: must be a list of frames",
+        ),
         ({"type": "input_audio", "input_audio": {"data": "AAAA"}}, "parts are text, image and video"),
         ({"type": "file", "file": {"file_data": "AAAA"}}, "parts are text, image and video"),
         ({"type": "audio", "audio": "a.wav"}, "parts are text, image and video"),

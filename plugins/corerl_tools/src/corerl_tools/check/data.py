@@ -123,7 +123,7 @@ def _lengths(
     noted = [finding("note", key, f"of {len(sample)} rows: {line}") for line in report.notes()]
     if opening := next(filter(None, (tokenizer.opening(row.token_ids) for row in rows)), ""):
         sentence = (
-            f"prompts end with {opening.strip()}, so responses begin within their reasoning: scorers get the tag, too"
+            f"prompts end with {opening.strip()}: responses begin within their reasoning; scorers get the tag too"
         )
         noted.append(finding("note", "model.chat_template", sentence))
     places: list[Location] = [
