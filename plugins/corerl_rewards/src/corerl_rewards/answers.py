@@ -28,8 +28,8 @@ class ReasoningOptions:
 
     reasoning: Literal["tagged", "opened", "kept"] = option(
         "tagged",
-        "tagged: text in <think>…</think> is no answer; opened: neither is a response without tags, as of files whose "
-        "responses lack the <think> of their prompts; kept: tags are text",
+        "tagged: text in <think>…</think> is no answer; opened: the prompt ends in <think>, so a response without "
+        "</think> has no answer; kept: tags are text",
     )
 
 

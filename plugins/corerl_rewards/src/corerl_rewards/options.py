@@ -94,9 +94,7 @@ class FormatOptions:
     tags: Literal["think_answer", "think", "answer"] = option(
         "think_answer", "think: <think>…</think> and then text; answer: the response ends in <answer>…</answer>"
     )
-    think_opened: bool = option(
-        False, "the prompt ends in <think>, which responses of files may lack; those of a run begin with it"
-    )
+    think_opened: bool = option(False, "the prompt already ends in <think>, so that the response begins within it")
 
 
 @dataclass
