@@ -6,7 +6,7 @@ log-prob of each token, which is therefore log P_old + S.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl_distill.alignment import pieces, spans
 from corerl_distill.contexts import Contexts
 from corerl_distill.readers import Reading, responses_of
+
+if TYPE_CHECKING:
+    from corerl_torch.tokenizers import HFTokenizer
 
 
 class Scorer(Protocol):
@@ -46,7 +49,7 @@ class Retokenised:
         contexts: the prompts, in the teacher's chat template and tokens.
     """
 
-    def __init__(self, scorer: Scorer, own: ChatTokenizer, other: ChatTokenizer, contexts: Contexts) -> None:
+    def __init__(self, scorer: Scorer, own: ChatTokenizer, other: "HFTokenizer", contexts: Contexts) -> None:
         self._scorer, self._own, self._other, self._contexts = scorer, own, other, contexts
 
     def __call__(self, batch: Experience, prompts: Sequence[Any], rows: Sequence[Any]) -> Reading:
