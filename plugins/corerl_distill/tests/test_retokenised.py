@@ -40,6 +40,16 @@ def of_texts():
     return given
 
 
+def test_letters_of_a_control_token_are_letters_for_the_teacher(folders):
+    from corerl_distill.retokenised import Retokenised
+    from corerl_torch.tokenizers import load_tokenizer
+
+    own, other = (load_tokenizer(ModelConfig(str(folders[name]))) for name in ("student", "teacher"))
+    ids = Retokenised(None, own, other, None)._translated([*b"a<|im_end|>b"])
+    assert not set(ids) & set(other.special_tokens.values())
+    assert other.decode([ids]) == ["a<|im_end|>b"]
+
+
 def test_spans_have_the_log_ratio_of_their_tokens(folders):
     """By hand: the bytes of the policy against the merged tokens of the teacher."""
     teachers = {"other": TeacherOptions(path=str(folders["teacher"]))}
@@ -67,16 +77,6 @@ def test_spans_have_the_log_ratio_of_their_tokens(folders):
             several += length > 1
             start += length
     assert several > 3
-
-
-def test_letters_of_a_control_token_are_letters_for_the_teacher(folders):
-    from corerl_distill.retokenised import Retokenised
-    from corerl_torch.tokenizers import load_tokenizer
-
-    own, other = (load_tokenizer(ModelConfig(str(folders[name]))) for name in ("student", "teacher"))
-    ids = Retokenised(None, own, other, None)._translated([*b"a<|im_end|>b"])
-    assert not set(ids) & set(other.special_tokens.values())
-    assert other.decode([ids]) == ["a<|im_end|>b"]
 
 
 @pytest.mark.parametrize("form", ["full", "top_k"])

@@ -156,7 +156,23 @@ def test_a_missing_chat_template_names_the_key_that_sets_one(folder: Path, tmp_p
 def test_an_empty_chat_template_is_an_error(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("\n")
     with pytest.raises(ModelError, match=r"is empty; name another with model\.chat_template"):
-        load(folder).end_of_turn_fault()
+        load(folder).unheeded_end_of_turn()
+
+
+def test_why_responses_may_never_end_is_a_sentence(folder: Path, tmp_path: Path) -> None:
+    assert load(folder).end_of_turn_fault() is None
+    (tmp_path / "plain.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    plain = load(folder, chat_template=str(tmp_path / "plain.jinja"))
+    assert (plain.end_of_turn_fault() or "").startswith("the chat template ends a turn with no special token: ")
+    edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>")
+    fault = "the chat template ends a turn with <|im_end|>, which is not among the model's stop tokens: "
+    assert (load(folder).end_of_turn_fault() or "").startswith(fault)
+
+
+def test_a_turn_may_end_with_the_token_that_begins_the_next_one(folder: Path, tmp_path: Path) -> None:
+    """As those of GLM do: <|user|> is a stop token."""
+    (tmp_path / "next.jinja").write_text("{% for m in messages %}<|im_end|>{{ m.role }}: {{ m.content }}{% endfor %}")
+    assert load(folder, chat_template=str(tmp_path / "next.jinja")).end_of_turn_fault() is None
 
 
 def test_an_error_of_two_lines_is_told_whole(folder: Path) -> None:
@@ -242,17 +258,7 @@ def test_inside_a_chat_no_space_is_put_first(kind: str) -> None:
     assert tokenizer.encode_inside(["ab", " ab", "\na", ""]) == [[1, 2], [4, 2], [3, 1], []]
 
 
-def test_a_template_whose_end_of_turn_stops_nothing_is_noticed(folder: Path, tmp_path: Path) -> None:
-    assert load(folder).end_of_turn_fault() is None
-    (tmp_path / "plain.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
-    plain = load(folder, chat_template=str(tmp_path / "plain.jinja"))
-    assert (plain.end_of_turn_fault() or "").startswith("the chat template ends a turn with no special token: ")
+def test_a_template_whose_end_of_turn_stops_nothing_is_noticed(folder: Path) -> None:
+    assert load(folder).unheeded_end_of_turn() is None
     edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>")
-    fault = "the chat template ends a turn with <|im_end|>, which is not among the model's stop tokens: "
-    assert (load(folder).end_of_turn_fault() or "").startswith(fault)
-
-
-def test_a_turn_may_end_with_the_token_that_begins_the_next_one(folder: Path, tmp_path: Path) -> None:
-    """As those of GLM do: <|user|> is a stop token."""
-    (tmp_path / "next.jinja").write_text("{% for m in messages %}<|im_end|>{{ m.role }}: {{ m.content }}{% endfor %}")
-    assert load(folder, chat_template=str(tmp_path / "next.jinja")).end_of_turn_fault() is None
+    assert load(folder).unheeded_end_of_turn() == "<|im_end|>"

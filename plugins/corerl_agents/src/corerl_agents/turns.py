@@ -126,10 +126,6 @@ class TurnTokenizer:
         """The text of each row of token ids, special tokens left out."""
         return self.tokenizer.decode(token_ids)
 
-    def spelled(self, text: str) -> int:
-        """The number of control tokens that messages in a chat's text spell, which stay text."""
-        return sum(self.tokenizer.spelled(text).values())
-
     @property
     def end_token_id(self) -> int:
         """The end-of-sequence token."""
@@ -155,6 +151,10 @@ class TurnTokenizer:
             return tuple(ids), columns
         self.check_images(images)
         return self.encode_inside(text) if inside else tuple(self.tokenizer.encode([text])[0]), None
+
+    def spelled(self, text: str) -> int:
+        """The number of control tokens that messages in a chat's text spell, which stay text."""
+        return sum(self.tokenizer.spelled(text).values())
 
     def check_images(self, images: Sequence[str]) -> None:
         """Raise DataError if a chat has images, and the model reads text alone."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from corerl import __version__
@@ -21,7 +22,7 @@ from corerl.terminal import say
 from corerl_supervised.config import SupervisedConfig
 from corerl_supervised.tasks import Rows, Task, task_of
 from corerl_torch import overrides
-from corerl_torch.optimizers.rules import of_section
+from corerl_torch.optimizers.rules import violations as optimizer_violations
 
 
 @dataclass(frozen=True)
@@ -129,16 +130,29 @@ def select_parts(config: SupervisedConfig, plugins: Plugins, task: Task) -> Part
 def violations(config: SupervisedConfig, parts: Parts) -> Iterator[RequestError]:
     """The errors of the config that a training by reinforcement learning has, too."""
     yield from overrides.violations(config.model)
-    yield from of_section("optim", config.optim, parts.strategy, "trainer.strategy")
     actor = ActorConfig(strategy=config.trainer.strategy, device=config.trainer.device, optim=config.optim)
     same = TrainConfig(model=config.model, actor=actor, runtime=config.runtime, tracking=config.tracking)
+    for error in (*_of_optimizer(same, parts), *_of_options(same, parts)):
+        if isinstance(error, ConfigError):
+            message = str(error).removeprefix(f"{error.key}: ")
+            yield ConfigError(_own_keys(error.key), _own_keys(message))
+        else:
+            yield error
+
+
+def _of_optimizer(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    alike: Any = SimpleNamespace(strategy=parts.strategy, critic_strategy=None)
+    yield from optimizer_violations(config, alike)
+
+
+def _of_options(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     trackers = {f"tracking.loggers[{number}]": part for number, part in enumerate(parts.trackers)}
     for key, part in {"actor.strategy": parts.strategy, "runtime.options": parts.runtime, **trackers}.items():
         if isinstance(part.options, CheckedOptions):
             try:
-                part.options.check(key, same)
-            except ConfigError as error:
-                yield ConfigError(*map(_own_keys, (error.key, str(error).removeprefix(f"{error.key}: "))))
+                part.options.check(key, config)
+            except RequestError as error:
+                yield error
 
 
 def _own_keys(text: str) -> str:

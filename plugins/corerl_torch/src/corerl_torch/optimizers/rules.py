@@ -1,4 +1,4 @@
-"""Rules for the sections of optimizers; no torch."""
+"""Rules for ``actor.optim`` and ``critic.optim``; no torch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,20 +12,19 @@ from corerl.registry.parts import Parts
 
 def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     """A name that workers cannot find, or an optimizer that a strategy cannot use."""
-    yield from of_section("actor.optim", config.actor.optim, parts.strategy, "actor.strategy")
+    yield from _wrong("actor", config.actor.optim, parts.strategy)
     if parts.critic_strategy is not None:
-        yield from of_section("critic.optim", config.critic.optim, parts.critic_strategy, "critic.strategy")
+        yield from _wrong("critic", config.critic.optim, parts.critic_strategy)
 
 
-def of_section(section: str, optim: OptimConfig, strategy: Selected[Any], strategy_key: str) -> Iterator[RequestError]:
-    """The errors of one section."""
+def _wrong(role: str, optim: OptimConfig, strategy: Selected[Any]) -> Iterator[RequestError]:
     if optim.lr_warmup_steps and optim.lr_warmup_steps_ratio:
         yield ConfigError(
-            f"{section}.lr_warmup_steps_ratio", f"is set beside {section}.lr_warmup_steps: set one of them to 0"
+            f"{role}.optim.lr_warmup_steps_ratio", f"is set beside {role}.optim.lr_warmup_steps: set one of them to 0"
         )
-    registries, key = load_plugins().registries, f"{section}.optimizer"
+    registries, key = load_plugins().registries, f"{role}.optim.optimizer"
     try:
-        registries.schedules.select(optim.lr_scheduler_type, f"{section}.lr_scheduler_type")
+        registries.schedules.select(optim.lr_scheduler_type, f"{role}.optim.lr_scheduler_type")
         optimizer = registries.optimizers.select(optim.optimizer, key)
     except RequestError as error:
         yield error
@@ -44,4 +43,4 @@ def of_section(section: str, optim: OptimConfig, strategy: Selected[Any], strate
             "is not for megatron: use its option optimizer_offload, or strategy fsdp or torch",
         )
     elif getattr(facts, "distributed", False) and not optimizer.entry.facts.sharded:
-        yield ConfigError(key, f"'{name}' does not share its state over ranks: use adamw, or {strategy_key}=torch")
+        yield ConfigError(key, f"'{name}' does not share its state over ranks: use adamw, or {role}.strategy=torch")
