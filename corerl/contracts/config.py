@@ -72,6 +72,9 @@ class DataConfig:
     sampler: Part | None = option(None, "sampler: order of an epoch, such as mixture; null: by data.shuffle")
     seed: int | None = option(None, "seed of the sampler; null: trainer.seed", ge=0)
     apply_chat_template_kwargs: dict[str, Any] = option(help="arguments of the chat template", factory=dict)
+    drop_null_fields: bool = option(
+        False, "leave null fields out of ground_truth and extra_info: those that Arrow adds to merged structs"
+    )
     custom_cls: Part | None = option(None, "./file.py:Class that yields the rows; null: rows of the parquet files")
 
 

@@ -9,7 +9,7 @@ from corerl.contracts.config import DataConfig
 from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
-from corerl.data.messages import Message
+from corerl.data.messages import Message, without_nulls
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places
 from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, read_prompt_records
@@ -77,6 +77,11 @@ def load_prompts(
     rows = custom_rows(data, files, tokenizer.tokenizer, split)
     limit = data.val_max_samples if split == "val" else data.train_max_samples
     records = read_prompt_records(files, report, limit, rows, data.columns)
+    if data.drop_null_fields:
+        own = [
+            {name: without_nulls(getattr(each, name)) for name in ("ground_truth", "extra_info")} for each in records
+        ]
+        records = [replace(each, **fields) for each, fields in zip(records, own, strict=True)]
     tokenized: list[TokenizedRow] = []
     kwargs = data.apply_chat_template_kwargs
     for batch in batches(records, f"{split} prompts"):

@@ -238,6 +238,17 @@ def test_calls_and_schemas_that_arrow_has_merged_are_those_of_the_row(
     assert [text.count('"properties": {"a": {"type": "string"}}') for text in texts] == [1, 0]
 
 
+def test_nulls_of_truths_and_facts_are_kept_unless_they_are_to_be_dropped(
+    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
+    facts: list[dict[str, Any]] = [{"a": {"b": 1}}, {"a": {"c": 2}}]
+    file = write_parquet([prompt_row(reward_model={"ground_truth": each}, extra_info=each) for each in facts])
+    merged = [{"a": {"b": 1, "c": None}}, {"a": {"b": None, "c": 2}}]
+    for drop, expected in ((False, merged), (True, facts)):
+        dataset = load_prompts(DataConfig(drop_null_fields=drop), [file], tokenizer, "train")
+        assert [prompt.ground_truth for prompt in dataset] == [prompt.extra_info for prompt in dataset] == expected
+
+
 def test_columns_that_could_change_the_prompt_are_named_once(
     with_tools: ChatTokenizer,
     tokenizer: ChatTokenizer,
