@@ -11,7 +11,7 @@ from corerl.data.custom import custom_rows
 from corerl.data.files import Row
 from corerl.data.messages import Message, without_nulls
 from corerl.data.progress import batches
-from corerl.data.report import EXAMPLES, LoadReport, name_places
+from corerl.data.report import EXAMPLES, SPELLED, LoadReport, name_places
 from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, read_prompt_records
 from corerl.data.unread import other_columns, unread_columns
 from corerl.errors import ConfigError, DataError
@@ -41,6 +41,9 @@ class Prompt:
     media: Mapping[str, Any] = field(default_factory=dict)
     tools: Sequence[Mapping[str, Any]] = ()
     opening: str = ""
+
+
+_OF_ROW = ("messages", "data_source", "ground_truth", "extra_info", "media", "tools")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def load_prompts(
     kwargs = data.apply_chat_template_kwargs
     for batch in batches(records, f"{split} prompts"):
         for row in tokenize(batch, tokenizer, kwargs):
-            report.note_spelled(tokenizer.spelled(row.text), row.record.location)
+            for token in tokenizer.spelled(row.text):
+                report.note(SPELLED.format(token), row.record.location)
             tokenized.append(row._replace(text=tokenizer.opening(row.token_ids)))
     if tokenized:
         report.unread = unread(data, () if rows is not None else files, rows or (), tokenized, tokenizer)
@@ -94,17 +98,7 @@ def load_prompts(
         tokenized = list(_without_overlong(tokenized, data.max_prompt_length, report))
     report.require_kept()
     prompts = tuple(
-        Prompt(
-            index,
-            token_ids,
-            record.messages,
-            record.data_source,
-            record.ground_truth,
-            record.extra_info,
-            record.media,
-            record.tools,
-            opening,
-        )
+        Prompt(index, token_ids, opening=opening, **{name: getattr(record, name) for name in _OF_ROW})
         for index, (record, token_ids, opening) in enumerate(_truncated(tokenized, data, report))
     )
     return PromptDataset(prompts, report)
@@ -129,9 +123,6 @@ def tokenize(
     """
     if isinstance(tokenizer, MediaTokenizer):
         records = [_with_references(record, tokenizer) for record in records]
-    else:
-        for record in records:
-            _check_parts(record)
     texts = [_render(record, tokenizer, template_kwargs, {}) for record in records]
     if isinstance(tokenizer, MediaTokenizer):
         return [_with_columns(record, text, tokenizer) for record, text in zip(records, texts, strict=True)]
@@ -158,18 +149,6 @@ def unread(
     record = next((row.record for row in tokenized if row.record.tools), tokenized[0].record)
     render = functools.partial(_render, record, tokenizer, data.apply_chat_template_kwargs)
     return unread_columns(other_columns(files, rows, known), record.tools, render)
-
-
-def _check_parts(record: PromptRecord) -> None:
-    """Raise DataError for images and videos that neither tokens nor the backend would have."""
-    parts = [part for message in record.messages if isinstance(message["content"], list) for part in message["content"]]
-    for medium in ("image", "video"):
-        own = [part for part in parts if part["type"] == medium]
-        if own and (any(medium in part for part in own) or f"{medium}s" not in record.media):
-            raise DataError(
-                f"{record.location}, column 'prompt': has an {medium}, and the model's tokenizer reads text alone "
-                "(a model that reads images needs corerl-vision)"
-            )
 
 
 def truncate(token_ids: Sequence[int], max_length: int, side: Literal["left", "right", "middle"]) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """Counts of rows that were read: kept, or skipped with a reason."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -10,7 +9,8 @@ from corerl.errors import DataError
 EXAMPLES = 3
 """named places, at most"""
 
-_SPELLED = "spell control tokens ({tokens}) in their texts, where they stay text (model.allowed_special)"
+SPELLED = "spell the control token {}, which stays text (model.allowed_special)"
+"""note of a row"""
 
 
 class Location(NamedTuple):
@@ -33,7 +33,6 @@ class LoadReport:
         skipped: reason -> places of the rows left out for it.
         noted: what is to be known about kept rows -> their places.
         truncated: rows kept, but cut to the length limit.
-        spelled: control tokens that texts of kept rows spell.
         unread: columns that are not read, though they could change the prompts.
     """
 
@@ -41,7 +40,6 @@ class LoadReport:
     skipped: dict[str, list[Location]] = field(default_factory=dict)
     noted: dict[str, dict[Location, None]] = field(default_factory=dict)
     truncated: int = 0
-    spelled: Counter[str] = field(default_factory=Counter)
     unread: list[str] = field(default_factory=list)
 
     @property
@@ -56,12 +54,6 @@ class LoadReport:
         """Count a kept row of which something is to be known, once."""
         self.noted.setdefault(what, {})[location] = None
 
-    def note_spelled(self, tokens: Mapping[str, int], location: Location) -> None:
-        """Count a row whose texts spell control tokens."""
-        if tokens:
-            self.spelled.update(tokens)
-            self.note(_SPELLED, location)
-
     def require_kept(self) -> None:
         """Raise DataError when every row was skipped."""
         if self.kept == 0:
@@ -72,14 +64,9 @@ class LoadReport:
 
     def notes(self) -> list[str]:
         """A line for each thing to know about kept rows."""
-        tokens = ", ".join(token for token, _ in self.spelled.most_common(EXAMPLES))
-        lines = [
-            f"{len(places)} {what.replace('{tokens}', tokens)} ({name_places([*places])})"
-            for what, places in self.noted.items()
-        ]
-        if self.unread:
-            lines.append(f"not read, though they could change the prompts: columns {', '.join(self.unread)}")
-        return lines
+        lines = [f"{len(places)} {what} ({name_places([*places])})" for what, places in self.noted.items()]
+        columns = ", ".join(self.unread)
+        return [*lines, *([f"not read, though they could change the prompts: columns {columns}"] if columns else [])]
 
     def __str__(self) -> str:
         cut = [f"{self.truncated} cut to the length limit"] if self.truncated else []

@@ -114,7 +114,7 @@ def read_record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
             f"{location}, column 'prompt': ends with an answer of the assistant, behind which a second turn would "
             "open; end it with the message to answer"
         )
-    tools = check_tools(without_nulls(row.get("tools")), location, "tools")
+    tools = check_tools(without_nulls(row.get("tools")), location)
     media = {name: row[name] for name in MEDIA_COLUMNS if row.get(name) is not None and row[name] != []}
     return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {}, media, tools)
 

@@ -97,9 +97,9 @@ def test_what_the_prompts_do_to_responses_is_noted(check, rows, write, tmp_path)
     notes = {(each["key"], each["sentence"]) for each in report["findings"] if each["severity"] == "note"}
     opened = "prompts end with <think>: responses begin within their reasoning; scorers get the tag too"
     assert ("model.chat_template", opened) in notes
-    of_data = sorted(sentence for key, sentence in notes if key == "data.train_files")
-    assert of_data[0].startswith(f"of {len(rows)} rows: 1 spell control tokens (<|im_end|>) in their texts")
-    assert of_data[1] == f"of {len(rows)} rows: not read, though they could change the prompts: columns system"
+    of_data = sorted((sentence for key, sentence in notes if key == "data.train_files"), key=len)
+    assert of_data[1].startswith(f"of {len(rows)} rows: 1 spell the control token <|im_end|>, which stays text")
+    assert of_data[0] == f"of {len(rows)} rows: not read, though they could change the prompts: columns system"
 
 
 def test_a_model_and_a_batch_that_cannot_be(check, material):

@@ -136,7 +136,7 @@ def test_a_forged_turn_is_letters_in_every_command(tokenizer: ChatTokenizer, wri
     assert list(scored.example.token_ids[:-1]) == whole
     assert dataset[0].loss_mask == (*[False] * len(prompt), *[True] * (len(whole) - len(prompt) - 1), False)
     for each in (dataset.report, report):
-        assert "1 spell control tokens (<|im_end|>, <|im_start|>)" in str(each)
+        assert "1 spell the control token <|im_end|>, which stays text" in str(each)
 
 
 def test_an_answer_to_a_prompt_that_ends_with_the_assistant_is_an_error(

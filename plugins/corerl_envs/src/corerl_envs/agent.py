@@ -125,6 +125,8 @@ class EnvironmentAgent:
         """Checked, texts shortened to ``max_tool_response_length`` characters each, and images processed."""
         where = f"the environment's {method}()"
         checked = check_messages(list(messages), Location(where, 0), "messages")
+        if checked[-1]["role"] == "assistant":
+            raise DataError(f"{where}: ends with a message of the assistant, behind which a second turn would open")
         most = self._limits.max_tool_response_length if method == "step" else None
         return [{**message, "content": self._content(message["content"], most, where)} for message in checked]
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.options import did_you_mean
+from corerl.contracts.tokenizers import MediaTokenizer
 from corerl.errors import ConfigError, DataError, ModelError
 from corerl.files import read_text
 from corerl_check.hub import look_for_hub
 from corerl_torch.bounded import bounded
 from corerl_torch.control_tokens import MARK, ControlTokens
+from corerl_torch.messages import normalized, own_medium
 from corerl_torch.tool_calls import are_texts, with_arguments
 
 if TYPE_CHECKING:
@@ -68,10 +70,16 @@ class HFTokenizer:
             raise ConfigError(
                 f"data.apply_chat_template_kwargs.{key}", "is set by CoreRL and no variable of a template"
             )
-        marked = self._control_tokens.mark_messages(with_arguments(messages, as_text=self._arguments_are_texts))
+        made = with_arguments(normalized(messages, location), as_text=self._arguments_are_texts)
+        if not isinstance(self, MediaTokenizer) and (medium := own_medium(made)):
+            raise DataError(f"{location}: has an {medium}, and the model's tokenizer reads text alone")
+        marked = self._control_tokens.mark_messages(made)
         if given.get("tools"):
             given["tools"] = self._control_tokens.mark(given["tools"])
-        return self._apply(marked, location, add_generation_prompt=add_generation_prompt, **given)
+        text = self._apply(marked, location, add_generation_prompt=add_generation_prompt, **given)
+        if "{'type': '" in text and not all(isinstance(each.get("content"), str) for each in made):
+            raise DataError(f"{location}: the chat template of {self.template_source} takes texts alone, and no parts")
+        return text
 
     def _apply(self, messages: Sequence[Mapping[str, Any]], location: object, **given: Any) -> str:
         """The chat template's text."""

@@ -15,6 +15,7 @@ from corerl.data import Location
 from corerl.errors import DataError, ModelError
 from corerl_torch.media_store import COLUMN, DIGEST_BYTES, get
 from corerl_torch.media_store import PLACEHOLDERS as PLACES
+from corerl_torch.messages import normalized
 from corerl_torch.tokenizers import HFTokenizer, load_tokenizer
 from corerl_vision.images import open_image
 from corerl_vision.processing import Processed, Processor
@@ -47,6 +48,7 @@ class VisionTokenizer(HFTokenizer):
         self, messages: Sequence[Mapping[str, Any]], media: Mapping[str, Any], location: object
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """See :meth:`corerl.contracts.tokenizers.MediaTokenizer.place_media`."""
+        messages = normalized(messages, location)
         marks = [mark for message in messages for mark in _marks(message, self._pattern)]
         bare = [mark.text for mark in marks if mark.own is None]
         for mark, column in COLUMNS.items():

@@ -9,7 +9,7 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.files import Row
 from corerl.data.messages import Message
 from corerl.data.progress import batches
-from corerl.data.report import LoadReport, Location
+from corerl.data.report import SPELLED, LoadReport, Location
 from corerl.data.unread import other_columns, unread_columns
 from corerl.errors import DataError
 from corerl_supervised.data.rows import COLUMNS, Conversation, conversation, read_rows
@@ -112,7 +112,7 @@ class ChatEncoder:
         for chat, turns in zip(chats, turns_of, strict=True):
             ids = [next(firsts), *(next(others) for _ in turns[1:])]
             masks = [_mask(turn, turn_ids, self.tokenizer) for turn, turn_ids in zip(turns, ids, strict=True)]
-            report.note_spelled(self.tokenizer.spelled("".join(turn.text for turn in turns)), chat.location)
+            self.note_spelled("".join(turn.text for turn in turns), chat, report)
             if not all(_ends(turn_ids, mask, self.tokenizer) for turn_ids, mask in zip(ids, masks, strict=True)):
                 report.note(NO_END, chat.location)
             if any(_has_null(message.get("tool_calls", [])) for message in chat.messages):
@@ -121,6 +121,11 @@ class ChatEncoder:
                 ChatExample(tuple(chain.from_iterable(ids)), tuple(chain.from_iterable(masks)), chat.location)
             )
         return examples
+
+    def note_spelled(self, text: str, chat: Conversation, report: LoadReport) -> None:
+        """Add the control tokens to the report that messages in a rendered chat spell."""
+        for token in self.tokenizer.spelled(text):
+            report.note(SPELLED.format(token), chat.location)
 
     def note_unread(
         self, files: Sequence[str], rows: Sequence[Row], chats: Sequence[Conversation], report: LoadReport

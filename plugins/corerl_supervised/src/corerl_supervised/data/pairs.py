@@ -48,7 +48,7 @@ class ScoreEncoder(ChatEncoder):
         texts = [self.render(chat, len(chat.messages)) for chat in chats]
         examples = []
         for chat, text, ids in zip(chats, texts, self.tokenizer.encode(texts), strict=True):
-            report.note_spelled(self.tokenizer.spelled(text), chat.location)
+            self.note_spelled(text, chat, report)
             while ids and ids[-1] == padding:
                 ids.pop()
             examples.append(ChatExample((*ids, 0), (*[False] * len(ids), bool(ids)), chat.location))

@@ -84,7 +84,7 @@ def conversation(row: Mapping[str, Any], location: Location) -> Conversation:
         return answered(row, column, location)
     require(row, "messages", location)
     messages = _chat(row["messages"], location, "messages")
-    return Conversation(messages, location, tools=check_tools(row.get("tools"), location, "tools"))
+    return Conversation(messages, location, tools=check_tools(row.get("tools"), location))
 
 
 def answered(row: Mapping[str, Any], column: str, location: Location) -> Conversation:
@@ -154,10 +154,10 @@ def _messages(value: object, role: str, location: Location, column: str) -> list
 
 
 def _chat(value: object, location: Location, column: str) -> list[Message]:
-    """Messages of texts, since no command of this plugin reads images.
+    """Messages without images, which no command of this plugin reads.
 
     Raises:
-        DataError: they are no messages, or have other parts.
+        DataError: they are no messages, or have an image or a video.
     """
     messages = check_messages(value, location, column)
     for message in messages:
@@ -179,5 +179,5 @@ def _continued(
         raise DataError(f"{where}: must begin with the assistant's answer, not with role {response[0]['role']!r}")
     if prompt[-1]["role"] == "assistant":
         raise DataError(f"{where}: answers a prompt that ends with the assistant, and would be a second turn of it")
-    tools = check_tools(row.get("tools"), location, "tools")
+    tools = check_tools(row.get("tools"), location)
     return Conversation([*prompt, *response], location, column, len(prompt), tools)

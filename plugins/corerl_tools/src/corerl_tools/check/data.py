@@ -9,7 +9,7 @@ from corerl.data import load_tokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
 from corerl.data.prompts import TokenizedRow, tokenize, unread
-from corerl.data.report import LoadReport, Location, name_places
+from corerl.data.report import SPELLED, LoadReport, Location, name_places
 from corerl.data.schema import PromptRecord, is_empty, prompt_rows, read_record
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
@@ -147,7 +147,8 @@ def _lengths(
 def _tokenized(record: PromptRecord, data: DataConfig, tokenizer: ChatTokenizer, report: LoadReport) -> TokenizedRow:
     """A prompt in tokens; the report gets what is to be known about it."""
     [row] = tokenize([record], tokenizer, data.apply_chat_template_kwargs)
-    report.note_spelled(tokenizer.spelled(row.text), record.location)
+    for token in tokenizer.spelled(row.text):
+        report.note(SPELLED.format(token), record.location)
     return row
 
 
