@@ -103,6 +103,22 @@ def test_a_null_argument_of_json_is_learned_and_noted(
     assert note.startswith("1 learn null arguments of tool calls") and note.endswith(f"({file}, line 1)")
 
 
+def test_calls_and_thoughts_that_the_template_does_not_show_are_noted(
+    tokenizer: ChatTokenizer, with_tools: ChatTokenizer, write_jsonl: Callable[..., str]
+) -> None:
+    """The model would learn to answer with nothing."""
+    thinks = {"role": "assistant", "content": "2", "reasoning_content": "1 and 1"}
+    file = write_jsonl([{"messages": [USER, calls({"a": 1})]}, {"messages": [USER, thinks]}])
+    lost = "which the chat template does not show and the model does not learn"
+    assert load_chat([file], tokenizer, 500).report.notes() == [
+        f"1 have tool calls in an answer, {lost} ({file}, line 1)",
+        f"1 have reasoning in an answer, {lost} ({file}, line 2)",
+    ]
+    assert load_chat([file], with_tools, 500).report.notes() == [
+        f"1 have reasoning in an answer, {lost} ({file}, line 2)"
+    ]
+
+
 def test_unread_columns_are_named_and_images_are_an_error(
     with_tools: ChatTokenizer,
     tokenizer: ChatTokenizer,

@@ -14,8 +14,12 @@ from corerl.data.unread import other_columns, unread_columns
 from corerl.errors import DataError
 from corerl_supervised.data.rows import COLUMNS, Conversation, conversation, read_rows
 
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""names of a message's thoughts"""
+
 NO_END = "learn no end: the chat template ends an answer with no stop token of the model"
 NULLS = "learn null arguments of tool calls, as their JSON has them (Arrow adds such fields: docs/data.md)"
+UNSHOWN = "have {} in an answer, which the chat template does not show and the model does not learn"
 FIRST = 16
 """rows whose columns are compared with the template's variables"""
 
@@ -112,7 +116,10 @@ class ChatEncoder:
         for chat, turns in zip(chats, turns_of, strict=True):
             ids = [next(firsts), *(next(others) for _ in turns[1:])]
             masks = [_mask(turn, turn_ids, self.tokenizer) for turn, turn_ids in zip(turns, ids, strict=True)]
-            self.note_spelled("".join(turn.text for turn in turns), chat, report)
+            text = "".join(turn.text for turn in turns)
+            self.note_spelled(text, chat, report)
+            for what in _unshown(chat, self.tokenizer.unmarked(text)):
+                report.note(UNSHOWN.format(what), chat.location)
             if not all(_ends(turn_ids, mask, self.tokenizer) for turn_ids, mask in zip(ids, masks, strict=True)):
                 report.note(NO_END, chat.location)
             if any(_has_null(message.get("tool_calls", [])) for message in chat.messages):
@@ -200,6 +207,16 @@ def _ends(token_ids: Sequence[int], mask: Sequence[bool], tokenizer: ChatTokeniz
     """Whether the learned tokens of a turn, if there are any, end with a stop token."""
     learned = [token_id for token_id, is_learned in zip(token_ids, mask, strict=True) if is_learned]
     return not learned or learned[-1] in tokenizer.stop_token_ids
+
+
+def _unshown(chat: Conversation, text: str) -> Iterator[str]:
+    """The parts of learned messages that a rendered chat lacks."""
+    for message in (chat.messages[number] for number in chat.learned):
+        functions = [call.get("function", call) for call in message.get("tool_calls", ()) if isinstance(call, Mapping)]
+        if any(str(function.get("name")) not in text for function in functions):
+            yield "tool calls"
+        if any(str(message.get(key) or "").strip() not in text for key in REASONING):
+            yield "reasoning"
 
 
 def _has_null(value: Any) -> bool:
