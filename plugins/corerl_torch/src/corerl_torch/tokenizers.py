@@ -76,10 +76,9 @@ class HFTokenizer:
         marked = self._control_tokens.mark_messages(made)
         if given.get("tools"):
             given["tools"] = self._control_tokens.mark(given["tools"])
-        text = self._apply(marked, location, add_generation_prompt=add_generation_prompt, **given)
-        if "{'type': '" in text and not all(isinstance(each.get("content"), str) for each in made):
+        if not (all(isinstance(each.get("content", ""), str) for each in made) or self._takes_parts):
             raise DataError(f"{location}: the chat template of {self.template_source} takes texts alone, and no parts")
-        return text
+        return self._apply(marked, location, add_generation_prompt=add_generation_prompt, **given)
 
     def _apply(self, messages: Sequence[Mapping[str, Any]], location: object, **given: Any) -> str:
         """The chat template's text."""
@@ -237,6 +236,15 @@ class HFTokenizer:
             framed = ""
         templates = self.tokenizer.chat_template  # of chats, perhaps of chats with tools too
         return ControlTokens(self.tokenizer, str(templates), framed, self.model.allowed_special)
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the chat template writes the texts of parts, and not Python."""
+        parts = [{"type": "text", "text": "corerl"}]
+        try:
+            return "{'type'" not in self._apply([{"role": "user", "content": parts}], "a probe")
+        except DataError:
+            return False
 
     @cached_property
     def _arguments_are_texts(self) -> bool:
