@@ -89,6 +89,7 @@ def load_prompts(
     kwargs = data.apply_chat_template_kwargs
     for batch in batches(records, f"{split} prompts"):
         for row in tokenize(batch, tokenizer, kwargs):
+            report.add(_content(row.record, tokenizer))
             for token in tokenizer.spelled(row.text):
                 report.note(SPELLED.format(token), row.record.location)
             tokenized.append(row._replace(text=tokenizer.opening(row.token_ids)))
@@ -102,6 +103,12 @@ def load_prompts(
         for index, (record, token_ids, opening) in enumerate(_truncated(tokenized, data, report))
     )
     return PromptDataset(prompts, report)
+
+
+def _content(record: PromptRecord, tokenizer: ChatTokenizer) -> list[Any]:
+    """All that a row has; messages refer to the media that a tokenizer has processed."""
+    media = {} if isinstance(tokenizer, MediaTokenizer) else record.media
+    return [record.messages, record.data_source, record.ground_truth, record.extra_info, record.tools, media]
 
 
 class TokenizedRow(NamedTuple):

@@ -71,7 +71,7 @@ class FsdpStrategy:
         """gathered weights are freed after each pass; otherwise they stay until the last pass of an update"""
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
-        self._savers: Any = None
+        self._writing_groups = ranks.WritingGroups(timeout)
         self.average: Average | None = None
         self.balance = load_balance(self.token_model, self.options)
         if spec.optim is None:
@@ -201,25 +201,23 @@ class FsdpStrategy:
     def save(self, folder: Path) -> Callable[[], None]:
         """See the contract; all ranks see the same folder."""
         with ranks.deadline("save", self.options.timeout):
-            if self._savers is None:
-                self._savers = ranks.group_beside(self.options.timeout)
             write = sharded_checkpoint.save(
                 folder,
                 self.model,
                 self.optimizer if self.options.save_optimizer else None,
                 self.schedule,
-                self._savers,
+                self._writing_groups,
                 self.average,
             )
 
         scale = self.loss_scale.state() if self.loss_scale.enabled else ""
 
         def write_all() -> None:
+            write()  # first: it must not lack a rank
             if dist.get_rank() == 0:
                 lora.note(folder, self.spec)
                 if scale:
                     (folder / loss_scale.FILE).write_text(scale)
-            write()
 
         return write_all
 

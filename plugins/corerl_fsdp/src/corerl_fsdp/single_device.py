@@ -211,7 +211,8 @@ class SingleDeviceStrategy:
         with reading_file(folder / "optimizer.pt") as file:
             state = torch.load(file, map_location="cpu", weights_only=True)  # the optimizer moves its parts
             if contents.OPTIMIZER in parts:
-                restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"])
+                assert self.spec.optim is not None
+                restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"], self.spec.optim)
             if contents.EXTRA in parts:
                 restore_schedule(self.schedule, state["schedule"])
         set_rates(self.optimizer, self.schedule)

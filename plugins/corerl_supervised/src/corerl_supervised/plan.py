@@ -1,12 +1,13 @@
 """A training before its models: everything that can be read and checked without one."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from corerl import __version__
+from corerl.checkpoint.identity import digests
 from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import ActorConfig, TrainConfig
@@ -19,6 +20,7 @@ from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.terminal import say
+from corerl.trainer.plan import compared
 from corerl_supervised.config import SupervisedConfig
 from corerl_supervised.tasks import Rows, Task, task_of
 from corerl_torch import overrides
@@ -53,6 +55,7 @@ class Plan:
         checkpoint: the one that it resumes, or None.
         folder: of the run.
         run_ids: of its trackers.
+        digests: of what it reads (:mod:`corerl.checkpoint.identity`).
     """
 
     config: SupervisedConfig
@@ -66,6 +69,7 @@ class Plan:
     folder: Path
     checkpoint: Checkpoint | None = None
     run_ids: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total_steps(self) -> int:
@@ -97,15 +101,16 @@ def make_plan(config: SupervisedConfig, plugins: Plugins) -> Plan:
     val = task.load(config.data.val_files, tokenizer) if config.data.val_files else None
     if val:
         say(f"validation data: {val.report}")
+    rows = {"data.train_files": train.report.digest, "data.val_files": val.report.digest if val else ""}
+    read = digests(asdict(config), rows, tokenizer)
     sampler = PromptSampler(len(train.rows), config.data.train_batch_size, config.data.shuffle, config.trainer.seed)
     checkpoint = newest_whole(folder) if resumes(config, folder) else None
     if checkpoint is not None:
-        aliases: dict[str, str] = {}
-        plugins.hook.check_resumed(checkpoint=checkpoint, config=config, versions=parts.versions(), aliases=aliases)
+        checkpoint = compared(checkpoint, config, plugins, versions=parts.versions(), aliases={}, digests=read)
         with reading(checkpoint.path / "state.json"):
             sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
-    return Plan(config, parts, plugins, task, tokenizer, train, val, sampler, folder, checkpoint)
+    return Plan(config, parts, plugins, task, tokenizer, train, val, sampler, folder, checkpoint, digests=read)
 
 
 def select_parts(config: SupervisedConfig, plugins: Plugins, task: Task) -> Parts:

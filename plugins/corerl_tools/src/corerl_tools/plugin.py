@@ -209,15 +209,20 @@ def run_started(run: "Run") -> None:
 
 @hookimpl
 def check_resumed(
-    checkpoint: "Checkpoint", config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
-) -> None:
+    checkpoint: "Checkpoint",
+    config: "TrainConfig",
+    versions: Mapping[str, str],
+    aliases: Mapping[str, str],
+    digests: Mapping[str, str],
+) -> list[str]:
     from corerl.contracts.config import TrainConfig
     from corerl_tools.resumed import check_same
     from corerl_torch.contents import check_checkpoint
 
-    check_same(checkpoint, config, versions, aliases)
+    left = check_same(checkpoint, config, versions, aliases, digests)
     if isinstance(config, TrainConfig):  # configs of other commands have no such parts
         check_checkpoint(checkpoint.path, config)
+    return left
 
 
 @hookimpl

@@ -19,6 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from corerl.errors import ConfigError, DeadlineError, RunError, WorkerDiedError, WorkerLateError
 
+FOREVER = timedelta(days=365)
+
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -70,10 +72,43 @@ def grid(sizes: tuple[int, ...], device: str, timeout: float, names: tuple[str, 
 _GRIDS: dict[tuple[tuple[int, ...], str, tuple[str, ...]], DeviceMesh] = {}
 
 
-def group_beside(timeout: float) -> Any:
-    """A second group of all ranks, for a thread beside the collectives of the first group; a collective itself."""
-    with _on_loopback() if dist.get_world_size() == 1 else contextlib.nullcontext():
-        return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+class WritingGroups:
+    """Groups of all ranks for checkpoints that are written beside the collectives of the training.
+
+    A write that succeeded on all ranks leaves its group to the next one. After any other write, also one that goes on
+    while nobody waits for it, the next write has a new group. No collective in a group has a deadline of its own:
+    ``trainer.save_timeout`` bounds a write.
+
+    Args:
+        timeout: seconds that a rank waits for the others while they make a group.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._group: Any = None
+        self._is_free = self._has_ended = False
+
+    def take(self) -> Any:
+        """The group of the next write; a collective."""
+        if not all(gather(self._is_free)):
+            if self._has_ended:
+                dist.destroy_process_group(self._group)
+            with _on_loopback() if dist.get_world_size() == 1 else contextlib.nullcontext():
+                self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout))
+            dist.distributed_c10d._set_pg_timeout(FOREVER, self._group)
+        self._is_free = self._has_ended = False
+        return self._group
+
+    @contextlib.contextmanager
+    def used(self, group: Any) -> Iterator[None]:
+        """A block that writes with a group of :meth:`take`, in any thread."""
+        succeeded = False
+        try:
+            yield
+            succeeded = True
+        finally:
+            if group is self._group:
+                self._is_free, self._has_ended = succeeded, True
 
 
 def gather(value: Any) -> list[Any]:

@@ -79,6 +79,8 @@ def load_chat(
     rows, encoder = read_rows(files), ChatEncoder(tokenizer, template_kwargs or {})
     for batch in batches(rows, "conversations"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         chats = [conversation(row, location) for location, row in batch]
         for example in encoder.encode(chats, report):
             assert example.location is not None

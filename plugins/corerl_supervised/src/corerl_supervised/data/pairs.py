@@ -69,6 +69,8 @@ def load_pairs(files: Sequence[str], encoder: ChatEncoder, max_length: int) -> t
     read = read_rows(files)
     for batch in batches(read, "pairs"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         both = [compared(row, location) for location, row in batch]
         margins = [number(row, "margin", location, 0.0) for location, row in batch]
         chosen, rejected = (encoder.encode(chats, report) for chats in zip(*both, strict=True))
@@ -94,6 +96,8 @@ def load_scored(files: Sequence[str], encoder: ChatEncoder, max_length: int) -> 
     read = read_rows(files)
     for batch in batches(read, "responses"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         scores = [number(row, "score", location) for location, row in batch]
         examples = encoder.encode([answered(row, "response", location) for location, row in batch], report)
         for example, score, (location, _) in zip(examples, scores, batch, strict=True):

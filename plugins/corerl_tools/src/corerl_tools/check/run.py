@@ -154,6 +154,7 @@ def _is_compiled(source: str) -> bool:
 
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Findings about the checkpoint from which this run would resume."""
+    from corerl.checkpoint.identity import digests
     from corerl.checkpoint.resume import find_checkpoint
 
     if "://" in (mode := config.trainer.resume_mode):
@@ -162,8 +163,9 @@ def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
-            versions, aliases = parts.versions(), plugins.config_aliases()
-            plugins.hook.check_resumed(checkpoint=checkpoint, config=config, versions=versions, aliases=aliases)
+            read = digests(dataclasses.asdict(config), {"data.train_files": "", "data.val_files": ""})
+            given = {"versions": parts.versions(), "aliases": plugins.config_aliases(), "digests": read}
+            plugins.hook.check_resumed(checkpoint=checkpoint, config=config, **given)
             yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")

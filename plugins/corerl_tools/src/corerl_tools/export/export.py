@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def export(
     Args:
         checkpoint: a checkpoint, or the folder of a run for its newest checkpoint.
         out: a folder that does not exist yet.
-        trust: run code named in the checkpoint's config.
+        trust: run code named in the checkpoint's config, and code of the model (``auto_map``).
         dtype: of the weights, ``bf16``, ``fp16`` or ``fp32``; None: the trainer's compute dtype.
 
     Returns:
@@ -41,7 +42,7 @@ def export(
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, ``out`` exists, or ``out`` cannot be written.
         ModelError: the training strategy cannot read a checkpoint without its ranks; weights are missing.
-        UntrustedError: the strategy is code named in the checkpoint, and ``trust`` is false.
+        UntrustedError: strategy or model are code named in the checkpoint, and ``trust`` is false.
     """
     found = _find(checkpoint)
     if out.exists():
@@ -50,6 +51,7 @@ def export(
     from transformers import AutoConfig
 
     config = typed.build(TrainConfig, _saved(found))
+    config.model.trust_remote_code = config.model.trust_remote_code and trust
     strategy = _strategy(found.path, config, trust)
     with reading(found.path):
         state = json.loads(read_text(found.path / "state.json"))
@@ -61,9 +63,12 @@ def export(
             else:
                 _copy(found.path, "model", folder)
                 _set_dtype(folder / "config.json", chosen)
-                named = as_in_files(AutoConfig.from_pretrained(folder), weights)
+                with _naming_code(found.path, trust=trust):
+                    described = AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+                    model = _model(described, trust=trust)
+                named = as_in_files(described, weights)
                 _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
-                _check_complete(folder)
+                _check_complete(folder, model)
     return found.path
 
 
@@ -180,20 +185,44 @@ def _set_dtype(path: Path, dtype: torch.dtype) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _check_complete(folder: Path) -> None:
+@contextmanager
+def _naming_code(checkpoint: Path, *, trust: bool) -> Iterator[None]:
+    """A block in which transformers looks for the classes of a model, without a question on the terminal.
+
+    Raises:
+        UntrustedError: they are code of the model, and ``trust`` is false.
+    """
+    try:
+        yield
+    except ValueError as error:
+        named = json.loads(read_text(checkpoint / "model" / "config.json")).get("auto_map")
+        if trust or not named:
+            raise
+        code = ", ".join(map(str, named.values()))
+        raise UntrustedError(
+            f"{checkpoint}/model/config.json names code of the model (auto_map: {code}). Read that code, then add "
+            "--trust to run it"
+        ) from error
+
+
+def _model(config: Any, *, trust: bool) -> Any:
+    """The model without weights."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    scores = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+    auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    with torch.device("meta"):
+        return auto.from_config(config, trust_remote_code=trust)
+
+
+def _check_complete(folder: Path, model: Any) -> None:
     """Raise ModelError if the folder lacks a weight that transformers needs; no weight is read."""
     from safetensors import safe_open
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     written: set[str] = set()
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as weights:
             written.update(weights.keys())
-    config = AutoConfig.from_pretrained(folder)
-    scores = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
-    auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
-    with torch.device("meta"):
-        model = auto.from_config(config)
     lacking = sorted({name for name, _ in as_in_files(model.config, model.named_parameters())} - written)
     if lacking:
         raise ModelError(f"the checkpoint lacks {len(lacking)} of the model's weights, such as '{lacking[0]}'")
