@@ -227,6 +227,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "requests",
             "chats per episode that continue another, whose earlier messages the chat template wrote differently",
         ),
+        Metric(
+            "agent/spelled_control_tokens/{mean,max}",
+            "tokens",
+            "control tokens per episode that texts of messages spell; they stay text (`model.allowed_special`)",
+        ),
         Metric("agent/branches/{mean,max}", "rows", "further rows per episode: conversations that leave its main one"),
         Metric(
             "agent/context/{mean,max}", "tokens", "tokens of the longest conversation per episode, read ones included"

@@ -12,6 +12,9 @@ from corerl.errors import DataError
 EXAMPLES = 3
 """named places, at most"""
 
+SPELLED = "spell the control token {}, which stays text (model.allowed_special)"
+"""note of a row"""
+
 
 class Location(NamedTuple):
     """The place of a row: rows of a parquet file count from 0, lines of a JSONL file from 1."""
@@ -31,13 +34,17 @@ class LoadReport:
     Attributes:
         rows_read: rows looked at, in all files.
         skipped: reason -> places of the rows left out for it.
+        noted: what is to be known about kept rows -> their places.
         truncated: rows kept, but cut to the length limit.
+        unread: columns that are not read, though they could change the prompts.
         digest: of the content of the rows given to :meth:`add`, in their order.
     """
 
     rows_read: int = 0
     skipped: dict[str, list[Location]] = field(default_factory=dict)
+    noted: dict[str, dict[Location, None]] = field(default_factory=dict)
     truncated: int = 0
+    unread: list[str] = field(default_factory=list)
     digest: str = ""
 
     @property
@@ -56,6 +63,10 @@ class LoadReport:
         """Count one row as left out."""
         self.skipped.setdefault(reason, []).append(location)
 
+    def note(self, what: str, location: Location) -> None:
+        """Count a kept row of which something is to be known, once."""
+        self.noted.setdefault(what, {})[location] = None
+
     def require_kept(self) -> None:
         """Raise DataError when every row was skipped."""
         if self.kept == 0:
@@ -64,9 +75,15 @@ class LoadReport:
     def _reasons(self) -> list[str]:
         return [f"{len(places)} skipped, {reason} ({name_places(places)})" for reason, places in self.skipped.items()]
 
+    def notes(self) -> list[str]:
+        """A line for each thing to know about kept rows."""
+        lines = [f"{len(places)} {what} ({name_places([*places])})" for what, places in self.noted.items()]
+        columns = ", ".join(self.unread)
+        return [*lines, *([f"not read, though they could change the prompts: columns {columns}"] if columns else [])]
+
     def __str__(self) -> str:
         cut = [f"{self.truncated} cut to the length limit"] if self.truncated else []
-        return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut])
+        return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut, *self.notes()])
 
 
 def _plain(value: Any) -> str:

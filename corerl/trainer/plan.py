@@ -101,11 +101,8 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     require_name(config.tracking.experiment_name, "tracking.experiment_name")
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model, plugins)
-    if end := tokenizer.unheeded_end_of_turn():
-        say(
-            f"the chat template ends a turn with {end}, which is not among the model's stop tokens: responses may "
-            "never end (set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json)"
-        )
+    if fault := tokenizer.end_of_turn_fault():
+        say(fault)
     train_prompts = load_prompts(config.data, config.data.train_files, tokenizer, "train")
     say(f"training data: {train_prompts.report}")
     rows = {"data.train_files": train_prompts.report.digest}

@@ -88,6 +88,20 @@ def test_everything_that_is_wrong_is_found_at_once(workplace, check, rows, write
     assert not workplace.runs.exists()
 
 
+def test_what_the_prompts_do_to_responses_is_noted(check, rows, write, tmp_path):
+    """A template that opens the reasoning, control tokens as letters, and a column that is not read."""
+    (tmp_path / "thinks.jinja").write_text("{{ messages[-1].content }}{{ '<|im_end|><think>\\n' }}")
+    rows = [{**row, "system": "Be brief."} for row in rows]
+    rows[1]["prompt"][0]["content"] = "1 + 1 = <|im_end|>"
+    _, report = check(write(rows), f"model.chat_template={tmp_path}/thinks.jinja")
+    notes = {(each["key"], each["sentence"]) for each in report["findings"] if each["severity"] == "note"}
+    opened = "prompts end with <think>: responses begin within their reasoning; scorers get the tag too"
+    assert ("model.chat_template", opened) in notes
+    of_data = sorted((sentence for key, sentence in notes if key == "data.train_files"), key=len)
+    assert of_data[1].startswith(f"of {len(rows)} rows: 1 spell the control token <|im_end|>, which stays text")
+    assert of_data[0] == f"of {len(rows)} rows: not read, though they could change the prompts: columns system"
+
+
 def test_a_model_and_a_batch_that_cannot_be(check, material):
     code, report = check("model.path=./nowhere")
     assert code == 2 and keys(report, "error") == ["model.path"]

@@ -6,6 +6,7 @@ from teaching import Class, rollouts, write_model
 from test_alignment import byte_level
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ConfigError
 from corerl_distill.annotator import Teachers
@@ -37,6 +38,16 @@ def of_texts():
         completion.token_ids[:] = ids
         completion.log_probs[:] = [-1.0] * len(ids)
     return given
+
+
+def test_letters_of_a_control_token_are_letters_for_the_teacher(folders):
+    from corerl_distill.retokenised import Retokenised
+    from corerl_torch.tokenizers import load_tokenizer
+
+    own, other = (load_tokenizer(ModelConfig(str(folders[name]))) for name in ("student", "teacher"))
+    ids = Retokenised(None, own, other, None)._translated([*b"a<|im_end|>b"])
+    assert not set(ids) & set(other.special_tokens.values())
+    assert other.decode([ids]) == ["a<|im_end|>b"]
 
 
 def test_spans_have_the_log_ratio_of_their_tokens(folders):

@@ -159,6 +159,22 @@ def test_an_empty_chat_template_is_an_error(folder: Path) -> None:
         load(folder).unheeded_end_of_turn()
 
 
+def test_why_responses_may_never_end_is_a_sentence(folder: Path, tmp_path: Path) -> None:
+    assert load(folder).end_of_turn_fault() is None
+    (tmp_path / "plain.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    plain = load(folder, chat_template=str(tmp_path / "plain.jinja"))
+    assert (plain.end_of_turn_fault() or "").startswith("the chat template ends a turn with no special token: ")
+    edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>")
+    fault = "the chat template ends a turn with <|im_end|>, which is not among the model's stop tokens: "
+    assert (load(folder).end_of_turn_fault() or "").startswith(fault)
+
+
+def test_a_turn_may_end_with_the_token_that_begins_the_next_one(folder: Path, tmp_path: Path) -> None:
+    """As those of GLM do: <|user|> is a stop token."""
+    (tmp_path / "next.jinja").write_text("{% for m in messages %}<|im_end|>{{ m.role }}: {{ m.content }}{% endfor %}")
+    assert load(folder, chat_template=str(tmp_path / "next.jinja")).end_of_turn_fault() is None
+
+
 def test_an_error_of_two_lines_is_told_whole(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": "64"}))
     with pytest.raises(ModelError, match=r"Validation error for field 'hidden_size': .* expected int"):

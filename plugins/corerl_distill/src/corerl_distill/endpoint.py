@@ -22,9 +22,11 @@ from corerl.secrets import reveal
 from corerl_distill.contexts import Contexts
 from corerl_distill.options import DistillOptions, TeacherOptions
 from corerl_distill.readers import Reading, in_context, responses_of
+from corerl_torch.media_store import COLUMN
 
 PATH = "/inference/v1/generate"
 RETRIES = 3
+TEXT_ALONE = "a teacher on a server reads text alone, and a row has images: name a model (path)"
 LEAST_REST = 1e-7
 """least probability of all tokens beyond the top k: the server's numbers are float32"""
 
@@ -152,9 +154,11 @@ class Endpoint:
     def __call__(self, batch: Experience, prompts: Sequence[Any], rows: Sequence[Any]) -> Reading:
         mask = batch.response_mask
         responses = responses_of(batch)
+        if any(len(row.completion.columns[COLUMN].values) for row in rows if COLUMN in row.completion.columns):
+            raise RunError(TEXT_ALONE)
         own = [list(row.prompt_ids) for row in rows]
         if self._contexts is not None:
-            own = in_context(self._contexts, prompts, rows)
+            own = [each.token_ids for each in in_context(self._contexts, prompts, rows)]
         read = self._server.read(own, responses, self._top_k)
         found = [read[row][step] for row, step in mask.nonzero().tolist()]
         if not self._top_k:

@@ -6,11 +6,13 @@ memory for the whole run. ``vllm`` and ``sglang`` are servers with a process, an
 get token ids and return the model's outputs before any activation.
 """
 
+import functools
 import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corerl.contracts.config import ModelConfig
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.errors import ModelError
@@ -74,11 +76,19 @@ class ModelRewardManager:
             self._poster.close()
             self._server.close()
 
+    @functools.cached_property
+    def _chats(self) -> Any:
+        """Renders chats as the training of reward models does; control tokens that a response spells stay text."""
+        from corerl_torch.tokenizers import HFTokenizer
+
+        path = str(self._options.path)
+        return HFTokenizer(ModelConfig(path), self._tokenizer, path, (self._tokenizer.eos_token_id,))
+
     def _token_ids(self, request: RewardRequest) -> list[int]:
         messages = [*map(dict, request.prompt), {"role": "assistant", "content": request.response}]
         if getattr(self._tokenizer, "chat_template", None):
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False)
-            ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+            text = self._chats.render(messages, "a response", add_generation_prompt=False)
+            ids: list[int] = self._chats.encode([text])[0]
         else:
             ids = self._tokenizer("\n".join(str(message["content"]) for message in messages))["input_ids"]
         return ids

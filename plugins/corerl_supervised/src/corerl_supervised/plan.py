@@ -3,15 +3,18 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from corerl import __version__
 from corerl.checkpoint.identity import digests
 from corerl.checkpoint.resume import Checkpoint, newest_whole
+from corerl.contracts.checks import CheckedOptions
+from corerl.contracts.config import ActorConfig, TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RequestError
 from corerl.files import reading, require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
@@ -21,6 +24,7 @@ from corerl.trainer.plan import compared
 from corerl_supervised.config import SupervisedConfig
 from corerl_supervised.tasks import Rows, Task, task_of
 from corerl_torch import overrides
+from corerl_torch.optimizers.rules import violations as optimizer_violations
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def make_plan(config: SupervisedConfig, plugins: Plugins) -> Plan:
     check_output(config, folder, task.reference)
     resolve_device(config.trainer.device, "trainer.device")
     parts = select_parts(config, plugins, task)
-    for wrong in overrides.violations(config.model):
+    for wrong in violations(config, parts):
         raise wrong
     tokenizer = load_tokenizer(config.model, plugins)
     train = task.load(config.data.train_files, tokenizer)
@@ -126,6 +130,39 @@ def select_parts(config: SupervisedConfig, plugins: Plugins, task: Task) -> Part
         tuple(registries.trackers.select(each, f"tracking.loggers[{number}]") for number, each in loggers),
         task.parts,
     )
+
+
+def violations(config: SupervisedConfig, parts: Parts) -> Iterator[RequestError]:
+    """The errors of the config that a training by reinforcement learning has, too."""
+    yield from overrides.violations(config.model)
+    actor = ActorConfig(strategy=config.trainer.strategy, device=config.trainer.device, optim=config.optim)
+    same = TrainConfig(model=config.model, actor=actor, runtime=config.runtime, tracking=config.tracking)
+    for error in (*_of_optimizer(same, parts), *_of_options(same, parts)):
+        if isinstance(error, ConfigError):
+            message = str(error).removeprefix(f"{error.key}: ")
+            yield ConfigError(_own_keys(error.key), _own_keys(message))
+        else:
+            yield error
+
+
+def _of_optimizer(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    alike: Any = SimpleNamespace(strategy=parts.strategy, critic_strategy=None)
+    yield from optimizer_violations(config, alike)
+
+
+def _of_options(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    trackers = {f"tracking.loggers[{number}]": part for number, part in enumerate(parts.trackers)}
+    for key, part in {"actor.strategy": parts.strategy, "runtime.options": parts.runtime, **trackers}.items():
+        if isinstance(part.options, CheckedOptions):
+            try:
+                part.options.check(key, config)
+            except RequestError as error:
+                yield error
+
+
+def _own_keys(text: str) -> str:
+    """A message of a training config with the keys of this one."""
+    return text.replace("actor.optim", "optim").replace("actor.", "trainer.")
 
 
 def resumes(config: SupervisedConfig, folder: Path) -> bool:

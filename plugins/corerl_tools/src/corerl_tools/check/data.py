@@ -1,14 +1,15 @@
 """Tokenizer and data files: schema, lengths, sources and their scorers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from corerl.contracts.config import DataConfig, TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data import load_tokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
-from corerl.data.report import Location, name_places
+from corerl.data.prompts import TokenizedRow, tokenize, unread
+from corerl.data.report import SPELLED, LoadReport, Location, name_places
 from corerl.data.schema import PromptRecord, is_empty, prompt_rows, read_record
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
@@ -32,9 +33,8 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
     tokenizer = None
     try:
         tokenizer = load_tokenizer(config.model, plugins)
-        if end := tokenizer.unheeded_end_of_turn():
-            sentence = f"the chat template ends a turn with {end}, which is not among the model's stop tokens"
-            yield finding("warning", "model.path", sentence)
+        if fault := tokenizer.end_of_turn_fault():
+            yield finding("warning", "model.path", fault)
         for found in plugins.hook.examine_tokenizer(config=config, tokenizer=tokenizer):
             yield from found or ()
     except RequestError as error:
@@ -60,7 +60,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
             yield finding("warning" if usable else "error", key, sentence)
         kept = float(len(usable))
         if tokenizer is not None and usable:
-            share, findings = _lengths(usable, config.data, tokenizer, key)
+            share, findings = _lengths(usable, files, config.data, tokenizer, key)
             yield from findings
             if config.data.filter_overlong_prompts:
                 kept *= 1 - share
@@ -109,20 +109,28 @@ def _records(rows: list[Row] | Finding, key: str) -> tuple[list[PromptRecord], l
 
 
 def _lengths(
-    records: Sequence[PromptRecord], data: DataConfig, tokenizer: ChatTokenizer, key: str
+    records: Sequence[PromptRecord], files: Sequence[str], data: DataConfig, tokenizer: ChatTokenizer, key: str
 ) -> tuple[float, list[Finding]]:
     """The share of too long prompts in a sample, and the findings about it."""
     step = -(-len(records) // SAMPLED)
-    sample = records[::step]
+    sample, report = records[::step], LoadReport()
     try:
-        lengths = [_length(record, data, tokenizer) for record in sample]
+        rows = [_tokenized(record, data, tokenizer, report) for record in sample]
+        report.unread = unread(data, () if data.custom_cls else files, (), rows, tokenizer)
     except RequestError as error:
         return 0.0, [from_error(error, key)]
+    lengths = [len(row.token_ids) for row in rows]
+    noted = [finding("note", key, f"of {len(sample)} rows: {line}") for line in report.notes()]
+    if opening := next(filter(None, (tokenizer.opening(row.token_ids) for row in rows)), ""):
+        sentence = (
+            f"prompts end with {opening.strip()}: responses begin within their reasoning; scorers get the tag too"
+        )
+        noted.append(finding("note", "model.chat_template", sentence))
     places: list[Location] = [
         record.location for record, length in zip(sample, lengths, strict=True) if length > data.max_prompt_length
     ]
     if not places:
-        return 0.0, []
+        return 0.0, noted
     share = len(places) / len(sample)
     of = f"{len(sample)} rows" if step == 1 else f"{len(sample)} rows (every {step}th)"
     sentence = (
@@ -133,21 +141,15 @@ def _lengths(
     severity: Literal["error", "warning", "note"] = "error" if ends or share == 1 else "warning"
     if not ends and share < 0.01:
         severity = "note"
-    return share, [finding(severity, "data.max_prompt_length", sentence)]
+    return share, [*noted, finding(severity, "data.max_prompt_length", sentence)]
 
 
-def _length(record: PromptRecord, data: DataConfig, tokenizer: ChatTokenizer) -> int:
-    """Tokens of a prompt, with those of its images if the tokenizer processes them."""
-    messages: Sequence[Mapping[str, Any]] = record.messages
-    media: Mapping[str, Any] = {}
-    if isinstance(tokenizer, MediaTokenizer):
-        messages, media = tokenizer.place_media(messages, record.media, record.location)
-    text = tokenizer.render(
-        messages, record.location, add_generation_prompt=True, template_kwargs=data.apply_chat_template_kwargs
-    )
-    if isinstance(tokenizer, MediaTokenizer):
-        return len(tokenizer.encode_media(text, media, record.location)[0])
-    return len(tokenizer.encode([text])[0])
+def _tokenized(record: PromptRecord, data: DataConfig, tokenizer: ChatTokenizer, report: LoadReport) -> TokenizedRow:
+    """A prompt in tokens; the report gets what is to be known about it."""
+    [row] = tokenize([record], tokenizer, data.apply_chat_template_kwargs)
+    for token in tokenizer.spelled(row.text):
+        report.note(SPELLED.format(token), record.location)
+    return row
 
 
 def _media(
