@@ -138,7 +138,7 @@ def test_a_run_of_before_the_aliases_goes_on() -> None:
     aliases = plugins.config_aliases()
     check_same(checkpoint(older(plain, **{"actor.clip_ratio_high": 0.3})), config, {}, aliases, {})
     check_same(checkpoint(older(plain)), plain, {}, aliases, {})
-    check_same(checkpoint(older(plain)), plain, {}, {})
+    check_same(checkpoint(older(plain)), plain, {}, {}, {})
     with pytest.raises(ConfigError, match=r"actor.policy_loss.clip_ratio_high: 0.2 -> 0.3"):
         check_same(checkpoint(older(plain, **{"actor.clip_ratio_high": 0.2})), config, {}, aliases, {})
 
