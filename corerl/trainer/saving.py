@@ -10,7 +10,7 @@ from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
 from corerl.rollout.scored import FinishedGroup
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring, say
 
 if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer
@@ -32,6 +32,7 @@ class Saving:
         self._state: Mapping[str, Any] = {}
         self._random_states: dict[str, Any] = {}
         self._finished: Sequence[FinishedGroup] = ()
+        self._recurring = Recurring()
 
     def copy(self) -> None:
         """Copy the state of the present step, once the checkpoint before is written."""
@@ -57,7 +58,8 @@ class Saving:
         """Write the copy, in the background unless it is the last."""
         best = self._config.keep_best
         if best and self._state["score"] is None:
-            say(f"step {self._done}: no metric '{best}' in this step, so its checkpoint cannot be the best")
+            notice = f"step {self._done}: no metric '{best}' in this step, so its checkpoint cannot be the best"
+            self._recurring("best", notice)
         self._write()
         last = self._done == self._trainer.total_steps
         self.settle(wait=last or not self._config.async_save, must=last)
@@ -112,11 +114,13 @@ class Saving:
 
         def write_finished(folder: Path) -> None:
             if finished and not hook.write_groups(folder=folder, groups=finished):
-                say(f"{len(finished)} finished groups are not in the checkpoint (pip install corerl-tools)")
+                notice = f"{len(finished)} finished groups are not in the checkpoint (pip install corerl-tools)"
+                self._recurring("groups", notice)
 
         self._trainer.records.checkpoints.write({**self._state, **self._fixed}, self._random_states, write_finished)
 
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":
             raise error
-        say(f"{error}; earlier checkpoints are complete, and training continues (trainer.on_save_error=continue)")
+        goes_on = "earlier checkpoints are complete, and training continues (trainer.on_save_error=continue)"
+        self._recurring("save", f"{error}; {goes_on}")

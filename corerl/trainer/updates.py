@@ -16,7 +16,7 @@ from corerl.objective import policy_loss_inputs
 from corerl.registry.parts import Parts
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring
 from corerl.trainer.batch import Batch, weighed
 from corerl.trainer.models import Models
 from corerl.trainer.step import Step
@@ -44,7 +44,7 @@ class Updates:
     ) -> None:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
         self._batch = batch
-        self._annotators = annotators
+        self._annotators, self._recurring = annotators, Recurring()
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
         exact = parts.kl_loss is None and not config.actor.entropy_coeff
         exact = exact and parts.policy_loss.entry.facts.zero_at_zero_advantage
@@ -78,7 +78,7 @@ class Updates:
             metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(rows.lengths.sum()))
         if not rows.trained.any():
             reason = "no prompt has an advantage" if drops and step.rows.trained.any() else "no response has a score"
-            say(f"step {step.number}: {reason}; the weights are not updated")
+            self._recurring(reason, f"step {step.number}: {reason}; the weights are not updated")
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics

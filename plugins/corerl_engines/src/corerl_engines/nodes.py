@@ -6,7 +6,6 @@ first follower that does.
 """
 
 import hmac
-import os
 import secrets
 import signal
 import socket

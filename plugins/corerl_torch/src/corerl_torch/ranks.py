@@ -197,9 +197,10 @@ def _meet(backend: str, timeout: float) -> None:
     except (RuntimeError, ValueError) as error:
         refused = _REMOTE.search(str(error))
         at = f"{refused[1]}:{refused[2]} refused the connection; " if refused else ""
+        passed, why = time.monotonic() - began, str(error).splitlines()[0]
         raise DeadlineError(
-            f"{failed} {time.monotonic() - began:.0f} s (actor.strategy.timeout = {timeout:g} s): {at}this rank listens "
-            f"at {interfaces.of_gloo()}; GLOO_SOCKET_IFNAME names another interface; {str(error).splitlines()[0]}"
+            f"{failed} {passed:.0f} s (actor.strategy.timeout = {timeout:g} s): {at}this rank listens at "
+            f"{interfaces.of_gloo()}; GLOO_SOCKET_IFNAME names another interface; {why}"
         ) from error
 
 

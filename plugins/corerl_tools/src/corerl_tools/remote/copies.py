@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from corerl.checkpoint.store import is_checkpoint, step_of
 from corerl.errors import SaveError
 from corerl.files import atomic_path, remove
-from corerl.terminal import say
+from corerl.terminal import Recurring
 from corerl_tools.remote import places
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Copies:
     def __init__(self, run: "Run") -> None:
         self._run, self._trainer = run, run.config.trainer
         self._present: _Copy | None = None
+        self._recurring = Recurring()
 
     def begin(self, path: Path) -> None:
         """Begin to copy a checkpoint, once the copy before is done or late.
@@ -179,7 +180,7 @@ class Copies:
         self._note(copy, "failed", error=reason)
         if self._trainer.on_save_error != "stop":
             goes_on = "the checkpoint itself is complete, and training continues (trainer.on_save_error=continue)"
-            say(f"{copy.error}; {goes_on}")
+            self._recurring("copy", f"{copy.error}; {goes_on}")
 
     def _note(self, copy: _Copy, state: str, error: str = "", known: tuple[str, ...] | None = None) -> None:
         known = read(self._run.folder).known if known is None else known
