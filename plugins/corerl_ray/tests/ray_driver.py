@@ -76,7 +76,7 @@ if __name__ == "__main__":
             sys.exit(error.exit_code)
     code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
     rollout = runtime.spawn(ENGINE, Engine)
-    listening = listeners(os.getpid())
+    listening, launched = listeners(os.getpid()), group.environment()["TORCHELASTIC_USE_AGENT_STORE"]
     print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
     signal.raise_signal(signal.SIGTERM)
     print(json.dumps(heard), flush=True)
@@ -87,4 +87,4 @@ if __name__ == "__main__":
         time.sleep(2)
     runtime.close()
     print(json.dumps(descendants("self")), flush=True)
-    print(json.dumps([len(listening), [str(each) for each in listening if not each.is_local]]), flush=True)
+    print(json.dumps([len(listening), [str(each) for each in listening if not each.is_local], launched]), flush=True)

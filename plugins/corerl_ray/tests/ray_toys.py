@@ -64,6 +64,7 @@ class Toy:
             "OMP_NUM_THREADS",
             "CORERL_TOY",
             "CUDA_VISIBLE_DEVICES",
+            "TORCHELASTIC_USE_AGENT_STORE",
         )
         return {name: os.environ.get(name) for name in names} | {"folder": str(Path.cwd()), "pid": os.getpid()}
 

@@ -17,6 +17,8 @@ from corerl_ray.processes import is_alive
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 KEY = "hf_QxkEYoFnObOdYwHiChIsInNoLoG42"
+LAUNCHED = {"RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+"""variables of a launcher around the run"""
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 HELPERS = str(Path(__file__).parents[3] / "tests" / "helpers")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != LOOPBACK}
@@ -81,16 +83,17 @@ def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of
         capture_output=True,
         text=True,
         timeout=120,
-        env=ENVIRONMENT | {"RAY_TMPDIR": str(sessions), "HF_TOKEN": KEY, "ACME_API_KEY": KEY},
+        env=ENVIRONMENT | {"RAY_TMPDIR": str(sessions), "HF_TOKEN": KEY, "ACME_API_KEY": KEY, **LAUNCHED},
         umask=0,
     )
-    processes, codes, heard, death, after, (listening, reachable) = map(json.loads, done.stdout.splitlines())
+    processes, codes, heard, death, after, (listening, reachable, launched) = map(json.loads, done.stdout.splitlines())
     assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
     # with Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD here and there, and every code would read 0
     assert codes == [3, 3, 3]
     assert heard == [signal.SIGTERM]  # by the handler from before the cluster, not by Ray's, which dies
     assert death.startswith("the actor worker (process") and death.splitlines()[1:] == ["    about to fail: kill"]
     assert after == {} and "raylet" not in done.stderr
+    assert launched is None  # under which rank 0 would not listen for the others
     assert listening >= 6 and reachable == []  # Ray's GCS and raylet, an agent, the controller, two workers
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
     [session] = {path.resolve() for path in sessions.rglob("session_*")}

@@ -19,6 +19,7 @@ import ray
 import ray.util
 
 from corerl.contracts.dispatch import Place
+from corerl.contracts.launchers import leave_launch
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
@@ -104,6 +105,7 @@ class WorkerHost:
     others: Sequence[Any] = ()
 
     def __init__(self, folder: str, paths: Sequence[str], timeout: float, environment: Mapping[str, str]) -> None:
+        leave_launch()  # of the program that started the cluster
         os.environ.update(environment)
         faulthandler.enable()  # a crash writes its stack to the log
         hear_of_children()

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from corerl.contracts.launchers import leave_launch
 from corerl.errors import DeadlineError, RunError
 from corerl_ray.environment import carried, secrets
 from corerl_ray.host import Failure, end_with_parent, hear_of_children
@@ -120,6 +121,7 @@ class _Host:
     """The actor."""
 
     def __init__(self, folder: str, paths: Sequence[str], own: Mapping[str, str]) -> None:
+        leave_launch()
         hear_of_children()
         end_with_parent()
         if Path(folder).is_dir():
