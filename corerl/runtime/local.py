@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.launchers import leave_launch
 from corerl.contracts.runtimes import Role
+from corerl.contracts.surroundings import leave_launch
 from corerl.contracts.workers import ClosingWorker, StartingWorker
 from corerl.errors import ConfigError
 

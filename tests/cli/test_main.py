@@ -96,7 +96,7 @@ def test_the_help_imports_plugin_modules_and_no_parts_options_or_contracts() -> 
         "commands",
         "facts",
         "kinds",
-        "launchers",
+        "surroundings",
         "losses",
         "metrics",
         "options",

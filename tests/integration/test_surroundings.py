@@ -1,10 +1,12 @@
-"""Variables of other programs around the command: a launcher's place among ranks."""
+"""Variables of other programs around the command: a launcher's place among ranks, proxies."""
 
 import hashlib
 import os
 from pathlib import Path
 
 import pytest
+
+from proxies import silent_proxy
 
 TORCHRUN = {
     "RANK": "1",
@@ -64,3 +66,47 @@ def test_a_local_run_ignores_the_place_that_a_launcher_gives_it_and_names_what_i
     [line] = [line for line in outcome.stderr.splitlines() if "is nobody's rank" in line]
     named = {name for name, value in launcher.items() if name.endswith(("RANK", "SIZE", "ID")) and value in "1234"}
     assert {each.partition("=")[0] for each in line.partition(": ignored")[0].split(", ")} == named
+
+
+CLIENTS = """
+import asyncio, json, subprocess, sys, urllib.request
+import aiohttp, httpx
+from openai import AsyncOpenAI
+from corerl.contracts.agents import AgentResult
+
+BODY = {"model": "policy", "messages": [{"role": "user", "content": "2 + 2 ="}], "max_tokens": 2}
+PROGRAM = '''
+import json, sys, urllib.request
+url, key, body = sys.argv[1:]
+request = urllib.request.Request(url, body.encode(), {"Authorization": f"Bearer {key}"})
+print(len(json.load(urllib.request.urlopen(request, timeout=10))["choices"]))
+'''
+
+async def clients(task, model):
+    url, headers = f"{model.base_url}/chat/completions", {"Authorization": f"Bearer {model.api_key}"}
+    async with AsyncOpenAI(base_url=model.base_url, api_key=model.api_key, timeout=10, max_retries=0) as client:
+        await client.chat.completions.create(**BODY)
+    async with httpx.AsyncClient(timeout=10) as client:
+        (await client.post(url, json=BODY, headers=headers)).raise_for_status()
+    async with aiohttp.ClientSession(trust_env=True, timeout=aiohttp.ClientTimeout(10)) as client:
+        async with client.post(url, json=BODY, headers=headers) as answer:
+            answer.raise_for_status()
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, url, model.api_key, json.dumps(BODY), stdout=subprocess.PIPE
+    )
+    said, _ = await program.communicate()
+    return AgentResult(reward=float(said))
+"""
+
+
+@pytest.mark.parametrize("names", [(), ("ALL_PROXY",), ("http_proxy",), ("HTTP_PROXY", "HTTPS_PROXY")])
+def test_the_clients_of_an_agent_reach_the_policy_without_the_proxies_around_the_run(
+    names, train, workplace, monkeypatch
+):
+    (workplace.folder / "agent.py").write_text(CLIENTS)
+    agent = f"rollout.agent={workplace.folder}/agent.py:clients"
+    with silent_proxy(monkeypatch, *names) as asked:
+        small = ("data.train_batch_size=2", "actor.ppo_mini_batch_size=2", "trainer.total_training_steps=1")
+        outcome = train(agent, *small, "rollout.n=2", "rollout.multi_turn.score_response=false")
+    assert outcome.code == 0 and "could not be scored" not in outcome.stderr
+    assert asked == []

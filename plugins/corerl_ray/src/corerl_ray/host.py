@@ -19,8 +19,8 @@ import ray
 import ray.util
 
 from corerl.contracts.dispatch import Place
-from corerl.contracts.launchers import leave_launch
 from corerl.contracts.rollout_backends import EngineLoad
+from corerl.contracts.surroundings import leave_launch, reach_directly
 from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.kept import Arrays, Kept, keep_tokens
@@ -107,6 +107,7 @@ class WorkerHost:
     def __init__(self, folder: str, paths: Sequence[str], timeout: float, environment: Mapping[str, str]) -> None:
         leave_launch()  # of the program that started the cluster
         os.environ.update(environment)
+        reach_directly()
         faulthandler.enable()  # a crash writes its stack to the log
         hear_of_children()
         end_with_parent()

@@ -3,8 +3,8 @@
 import os
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.launchers import leave_launch
 from corerl.contracts.runtimes import Runtime
+from corerl.contracts.surroundings import leave_launch
 from corerl_ray.options import RayOptions
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from corerl.contracts.launchers import leave_launch
+from corerl.contracts.surroundings import leave_launch, reach_directly
 from corerl.errors import DeadlineError, RunError
 from corerl_ray.environment import carried, secrets
 from corerl_ray.host import Failure, end_with_parent, hear_of_children
@@ -128,6 +128,7 @@ class _Host:
             os.chdir(folder)
         sys.path += [path for path in paths if path not in sys.path]
         os.environ.update(own)
+        reach_directly()
 
     def make(self, make: Callable[..., Any], args: Sequence[Any]) -> Failure | None:
         try:
