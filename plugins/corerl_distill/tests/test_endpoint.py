@@ -65,15 +65,15 @@ def test_a_redirect_is_an_error(folders, monkeypatch):
             self.end_headers()
 
     monkeypatch.setenv("TEACHER_KEY", "abc")
-    with closing(PromptLogProbs(folders["teacher"])) as other:
-        with http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-            url = f"http://127.0.0.1:{server.server_port}"
-            teachers = {"t": TeacherOptions(url=url, api_key="${env:TEACHER_KEY}", num_workers=1)}
-            taught = Class(folders["student"], DistillOptions(teachers=teachers, form="sampled"))
-            with pytest.raises(RunError, match=r"teacher 't': .* answered 302"):
-                taught.batch(rollouts(["sums"]))
-            server.shutdown()
+    other = PromptLogProbs(folders["teacher"])
+    with closing(other), http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        teachers = {"t": TeacherOptions(url=url, api_key="${env:TEACHER_KEY}", num_workers=1)}
+        taught = Class(folders["student"], DistillOptions(teachers=teachers, form="sampled"))
+        with pytest.raises(RunError, match=r"teacher 't': .* answered 302"):
+            taught.batch(rollouts(["sums"]))
+        server.shutdown()
     assert other.requests == []
 
 
