@@ -131,6 +131,7 @@ class WorkerHost:
     ) -> Place | Failure:
         """Build the worker; returns its share of split work."""
         os.environ.update(environment)
+        reach_directly()  # a proxy whose address has a password comes now
         self.others = others
         try:
             if others:

@@ -24,14 +24,21 @@ CALLS = 64
 """concurrent calls of an object"""
 
 _offered: dict[str, Places] = {}
+_names: list[str] = []
+"""``runtime.options.environment``"""
 _changed = threading.Condition()
 
 
-def offer(pools: Mapping[str, Places]) -> None:
-    """Offer pools to parts of this process; none: withdraw them."""
+def offer(pools: Mapping[str, Places], environment: Sequence[str] = ()) -> None:
+    """Offer pools to parts of this process; none: withdraw them.
+
+    Args:
+        environment: names of further variables for their processes.
+    """
     with _changed:
         _offered.clear()
         _offered.update(pools)
+        _names[:] = environment
         _changed.notify_all()
 
 
@@ -63,7 +70,7 @@ class Placed:
 
     def __init__(self, places: Places, seconds: float, make: Callable[..., Any], *args: Any) -> None:
         _needs_cluster()
-        own = carried() | secrets() | {"CUDA_VISIBLE_DEVICES": ",".join(places.devices(seconds))}
+        own = carried(_names) | secrets(_names) | {"CUDA_VISIBLE_DEVICES": ",".join(places.devices(seconds))}
         actor: Any = ray.remote(_Host)
         self._host = actor.options(
             num_cpus=0,

@@ -66,7 +66,7 @@ class RayRuntime:
         try:
             tensors.register()
             self.pools = Pools(config, options)
-            placed.offer(self.pools.named)
+            placed.offer(self.pools.named, options.environment)
         except BaseException:
             self.cluster.close()
             raise
