@@ -1,6 +1,7 @@
 """A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, hears a
 signal, loses a worker and closes; then it prints who listened where. With the argument ``wait`` it waits instead, with
-``again`` it stops its raylet and starts another cluster, and with a folder it is a run there."""
+``again`` it stops its raylet and starts another cluster, and with a folder it is a run there, in a cluster that others
+run if an address follows."""
 
 import contextlib
 import json
@@ -57,7 +58,9 @@ if __name__ == "__main__":
     heard = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] not in ("wait", "again") else None
-    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(hang_timeout=2.0 if sys.argv[1:] else 120.0))
+    address = sys.argv[2] if len(sys.argv) > 2 else None
+    options = RayOptions(hang_timeout=2.0 if sys.argv[1:] else 120.0, address=address)
+    runtime = launch(RuntimeConfig(name="ray"), options=options)
     group = runtime.spawn(TOY, Toy)
     group.start_child()
     print(json.dumps(descendants("self")), flush=True)
