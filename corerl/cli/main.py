@@ -13,6 +13,7 @@ import click
 
 from corerl import __version__
 from corerl.contracts.commands import Command
+from corerl.contracts.surroundings import leave_launch, reach_directly
 from corerl.errors import CoreRLError, Stopped, UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
@@ -102,6 +103,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: of the command line; None for ``sys.argv[1:]``.
     """
+    reach_directly()
+    if others := leave_launch():
+        listed = ", ".join(f"{name}={value}" for name, value in others.items())
+        echo(f"{listed}: ignored, because this process is nobody's rank (a runtime starts the ranks)", err=True)
     try:
         result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
     except CoreRLError as error:

@@ -11,7 +11,7 @@ from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
 from corerl.rollout.scored import FinishedGroup
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring, say
 
 if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer
@@ -36,6 +36,7 @@ class Saving:
         self._state: Mapping[str, Any] = {}
         self._random_states: dict[str, Any] = {}
         self._finished: Sequence[FinishedGroup] = ()
+        self._recurring = Recurring()
 
     def copy(self) -> None:
         """Copy the state of the present step, once the checkpoint before is written."""
@@ -63,7 +64,8 @@ class Saving:
         best, score = self._config.keep_best, self._state["score"]
         if best and (score is None or not math.isfinite(score)):
             why = f"no metric '{best}'" if score is None else f"'{best}' is {score}"
-            say(f"step {self._done}: {why} in this step, so its checkpoint cannot be the best")
+            notice = f"step {self._done}: {why} in this step, so its checkpoint cannot be the best"
+            self._recurring("best", notice)
         self._write()
         self.settle(wait=self._ends or not self._config.async_save, must=self._ends)
 
@@ -119,11 +121,13 @@ class Saving:
 
         def write_finished(folder: Path) -> None:
             if finished and not hook.write_groups(folder=folder, groups=finished):
-                say(f"{len(finished)} finished groups are not in the checkpoint (pip install corerl-tools)")
+                notice = f"{len(finished)} finished groups are not in the checkpoint (pip install corerl-tools)"
+                self._recurring("groups", notice)
 
         self._trainer.records.checkpoints.write({**self._state, **self._fixed}, self._random_states, write_finished)
 
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":
             raise error
-        say(str(error) if self._ends else f"{error}; training continues (trainer.on_save_error=continue)")
+        goes_on = "" if self._ends else "; training continues (trainer.on_save_error=continue)"
+        self._recurring("save", f"{error}{goes_on}")

@@ -16,7 +16,7 @@ from corerl.objective import policy_loss_inputs
 from corerl.registry.parts import Parts, update_gives_old_log_probs
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring
 from corerl.trainer.batch import Batch, weighed
 from corerl.trainer.models import Models
 from corerl.trainer.step import Step
@@ -44,7 +44,7 @@ class Updates:
     ) -> None:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
         self._batch = batch
-        self._annotators = annotators
+        self._annotators, self._recurring = annotators, Recurring()
         reads_before = annotators or not corrector.only_measures
         self._gives_old = update_gives_old_log_probs(config, parts) and not reads_before
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
@@ -105,7 +105,7 @@ class Updates:
         if not numbers.trained.any():
             has_score = actor.zero_advantage == "drop" and step.rows.trained.any()
             reason = "no prompt has an advantage" if has_score else "no response has a score"
-            say(f"step {step.number}: {reason}; the weights are not updated")
+            self._recurring(reason, f"step {step.number}: {reason}; the weights are not updated")
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics

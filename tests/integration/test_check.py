@@ -269,12 +269,18 @@ def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "s3cret-of-mine")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
     monkeypatch.setenv("NCCL_DEBUG", "https://me:s3cret@host/path")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@proxy.example:3128")
+    monkeypatch.setenv("UCX_TLS", "tcp")
     assert run(["doctor", "--json"]) == 0
     text = capsys.readouterr().out
     facts = json.loads(text)
     assert "s3cret" not in text
     assert facts["environment"]["NCCL_SOCKET_IFNAME"] == "eth0"
     assert facts["environment"]["NCCL_DEBUG"] == "(set)"
+    workers = facts["environment of workers"]
+    assert {"HTTPS_PROXY", "SSL_CERT_FILE", "XDG_CACHE_HOME", "NVTE_*", "UCX_*"} <= {*workers["copied"].split(", ")}
+    assert (workers["HTTPS_PROXY"], workers["UCX_TLS"]) == ("(set: a secret)", "(set)")
+    assert "WANDB_API_KEY" not in workers
     assert facts["corerl"]["corerl-hf"] and facts["packages"]["torch"] and facts["system"]["python"]
     assert set(facts["devices"]) >= {"driver", "torch's CUDA"}
     assert run(["doctor"]) == 0

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
+from corerl.contracts.surroundings import is_near
 from corerl.errors import DeadlineError, RunError
 from corerl.secrets import reveal
 from corerl_distill.contexts import Contexts
@@ -50,6 +51,8 @@ class Server:
         assert teacher.url is not None
         self._name, self._options = name, teacher
         self._url = teacher.url.rstrip("/").removesuffix("/v1") + PATH
+        without_proxy = [urllib.request.ProxyHandler({})] if is_near(self._url) else []
+        self._opener = urllib.request.build_opener(_NoRedirect, *without_proxy)
         self._headers = {"Content-Type": "application/json"}
         if teacher.api_key is not None:
             self._headers["Authorization"] = f"Bearer {reveal(teacher.api_key)}"
@@ -116,7 +119,7 @@ class Server:
                 raise self._late()
             request = urllib.request.Request(self._url, body, self._headers)
             try:
-                with urllib.request.urlopen(request, timeout=left) as answer:
+                with self._opener.open(request, timeout=left) as answer:
                     found: Mapping[str, Any] = json.load(answer)
                     return found
             except urllib.error.HTTPError as error:
@@ -128,6 +131,13 @@ class Server:
                     raise RunError(f"teacher '{self._name}': {self._url} cannot be reached: {error}") from None
             time.sleep(min(2.0**attempt, max(0.0, deadline - time.monotonic())))
         raise AssertionError
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A key is sent to the named host alone."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
 
 
 def _position(given: Mapping[str, Any], token: int, top_k: int) -> Position:

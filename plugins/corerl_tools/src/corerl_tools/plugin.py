@@ -108,14 +108,13 @@ def batch_scored(
     rollouts: "Rollouts | None",
     experience: "RowNumbers | None",
 ) -> None:
-    from corerl.terminal import say
     from corerl_tools.score_notices import of_run
 
     notices = of_run(run)
     if rollouts is not None and experience is not None:
         notices.print(step, rollouts, results, experience)
-    elif notice := notices.errors(results):
-        say(f"step {step}, evaluation: {notice}")
+    else:
+        notices.print_errors(f"step {step}, evaluation", results)
 
 
 @hookimpl

@@ -11,7 +11,9 @@ from typing import Any
 
 from corerl import __version__
 from corerl.plugins import Plugins
+from corerl.secrets import is_secret
 from corerl_check import GIB, count_processors
+from corerl_check.carried import NAMES, PREFIXES, is_carried
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "safetensors", "accelerate", "numpy", "pyarrow", "omegaconf"),
@@ -41,6 +43,7 @@ def describe(plugins: Plugins) -> dict[str, dict[str, Any]]:
         "system": _system(),
         "devices": _devices(),
         "environment": _variables(),
+        "environment of workers": _carried(),
     }
 
 
@@ -121,3 +124,10 @@ def _driver() -> str:
 def _variables() -> dict[str, str]:
     given = {name: os.environ[name] for name in SHOWN if name in os.environ}
     return {name: value if HARMLESS.fullmatch(value) else "(set)" for name, value in given.items()}
+
+
+def _carried() -> dict[str, str]:
+    """The list of variables that runtime ``ray`` copies from this machine to workers, and those that are set here."""
+    listed = {"copied": ", ".join([*(f"{prefix}*" for prefix in PREFIXES), *NAMES])}
+    own = {name: value for name, value in sorted(os.environ.items()) if is_carried(name)}
+    return listed | {name: "(set: a secret)" if is_secret(name, value) else "(set)" for name, value in own.items()}

@@ -15,7 +15,7 @@ from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import adapters, configuration, experts, memory, precision, shards
+from corerl_tools.check import adapters, configuration, experts, memory, precision, shards, surroundings
 
 
 @dataclass
@@ -74,7 +74,7 @@ def check(
     machine = planned or detect()
     report.findings += _device(config, machine)
     if not machine.planned:
-        report.findings += _bytecode()
+        report.findings += [*_bytecode(), *surroundings.look(config)]
     if looked.parts is not None:
         report.findings += installed.look(config, looked.parts, machine, trust=trust)
         report.findings += _checkpoint(config, looked.parts, looked.plugins)

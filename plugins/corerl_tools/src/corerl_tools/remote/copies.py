@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from corerl.checkpoint.store import is_checkpoint, step_of
 from corerl.errors import SaveError
 from corerl.files import atomic_path, remove
-from corerl.terminal import say
+from corerl.terminal import Recurring
 from corerl_tools.remote import places
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class Copies:
         self._url = self._trainer.remote_dir or ""
         if (earlier := read(run.folder)).url not in ("", self._url):  # another folder may have copies of these names
             write(run.folder, replace(earlier, known=(), url=self._url))
+        self._recurring = Recurring()
 
     def begin(self, path: Path) -> None:
         """Begin to copy a checkpoint, once the copy before is done or late.
@@ -184,7 +185,7 @@ class Copies:
         self._note(copy, "failed", error=reason)
         if self._trainer.on_save_error != "stop":
             goes_on = "the checkpoint itself is complete (trainer.on_save_error=continue)"
-            say(f"{copy.error}; {goes_on}")
+            self._recurring("copy", f"{copy.error}; {goes_on}")
 
     def _note(self, copy: _Copy, state: str, error: str = "", known: tuple[str, ...] | None = None) -> None:
         known = read(self._run.folder).known if known is None else known
