@@ -59,11 +59,11 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
 
     Raises:
         ModelError: transformers cannot read its config.
+        ConfigError: the model cannot have the adapters of ``model.lora_rank``.
     """
-    import torch
-
     from corerl.errors import ModelError
     from corerl.models import compute_dtype
+    from corerl_torch import lora
     from corerl_torch.loading import load_model
     from corerl_torch.routers import Routers
 
@@ -86,20 +86,8 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         unrouted = str(error)
     trained = parameters
     if model.lora_rank:
-        names = model.target_modules
-        output = built.get_output_embeddings() if head == "lm" else built.score
-        linear = [
-            (name, module)
-            for name, module in built.named_modules()
-            if isinstance(module, torch.nn.Linear) and module is not output
-        ]
-        linear = [(name, each) for name, each in linear if name.rpartition(".")[2] not in model.exclude_modules]
-        adapted = [each for name, each in linear if names == "all-linear" or name.rpartition(".")[2] in names]
-        trained = sum(model.lora_rank * (each.in_features + each.out_features) for each in adapted)
-        trained += sum(each.out_features for each in adapted) if model.lora_dora else 0
-        if "experts" in names:
-            stacks = [each.shape for name, each in built.named_parameters() if ".experts." in name and each.ndim == 3]
-            trained += sum(model.lora_rank * shape[0] * (shape[1] + shape[2]) for shape in stacks)
+        lora.insert(built, model, value=head == "value")
+        trained = sum(each.numel() for each in built.parameters() if each.requires_grad)
         trained += built.score.weight.numel() if head == "value" else 0
     return ModelSize(
         parameters=parameters,

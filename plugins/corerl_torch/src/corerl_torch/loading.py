@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -62,6 +62,8 @@ def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtyp
                     )
                 check_complete(model.path, info["missing_keys"], head)
                 check_shapes(model.path, info["mismatched_keys"])
+                tied = loaded.get_expanded_tied_weights_keys(all_submodels=True)
+                check_tied(model.path, {name: tied[name] for name in tied.keys() - loaded.all_tied_weights_keys.keys()})
     return without_bias(loaded, head).to(device)
 
 
@@ -259,6 +261,19 @@ def check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Sequen
         raise ModelError(
             f"model.path: the weights in {path} do not fit its config.json: {name} has the shape {file}, and the "
             f"config asks for {own}{more}"
+        )
+
+
+def check_tied(path: str, differing: Mapping[str, str]) -> None:
+    """Raise ModelError if the files have two values for weights that the config ties: engines would read the other one.
+
+    Args:
+        differing: the names of two such weights.
+    """
+    for first, second in sorted(differing.items()):
+        raise ModelError(
+            f"model.path: the weights in {path} have different values for {first} and {second}, which its config.json "
+            "ties: set model.override_config.tie_word_embeddings=false, or leave one of both out of the files"
         )
 
 
