@@ -176,7 +176,7 @@ class Sampler:
             real = each.probs > 0
             own = real.sum(dim=-1)
             counts[self._restricted[each.rows]] = own
-            values |= zip(each.rows.tolist(), each.token_ids[real].int().split(own.tolist()), strict=True)
+            values |= zip(each.rows.tolist(), torch.split(each.token_ids[real].int(), own.tolist()), strict=True)
         return torch.cat([values[row] for row in sorted(values)]), counts
 
     def _restrict(self, probs: Tensor) -> list[Kept]:

@@ -24,8 +24,8 @@ LONGEST_CHAT = 20_000_000
 """characters of a chat: the tokenizer ends the process if it finds no memory"""
 TEMPLATE_SECONDS, TEMPLATE_BYTES = 20.0, 2**30
 """of computing that a chat may take, and by which the process may grow meanwhile"""
-MOST_PARTS = 10_000
-"""layers or experts of a model: transformers makes an object of each before it looks at anything else"""
+MOST_PARTS = {"layer": 10_000, "layers": 10_000, "experts": 100_000}
+"""of a model: transformers makes an object of each layer before it looks at anything else; Doge has 16,384 experts"""
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 """of models that read images"""
@@ -232,7 +232,7 @@ def load_tokenizer(model: ModelConfig) -> HFTokenizer:
 
 
 def check_parts(folder: Path) -> None:
-    """Refuse a model folder whose config.json names more layers or experts than ``MOST_PARTS``.
+    """Refuse a model folder whose config.json names more layers or experts than any model has.
 
     Raises:
         ModelError: it does; a file that cannot be read is left to its reader.
@@ -243,8 +243,9 @@ def check_parts(folder: Path) -> None:
         return
     for part in (facts, *(facts.values() if isinstance(facts, dict) else ())):
         for key, value in part.items() if isinstance(part, dict) else ():
-            if key.endswith(("layer", "layers", "experts")) and type(value) is int and value > MOST_PARTS:
-                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {MOST_PARTS:,} at most")
+            most = MOST_PARTS.get(key.rpartition("_")[2])
+            if most is not None and type(value) is int and value > most:
+                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {most:,} at most")
 
 
 def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":

@@ -59,7 +59,7 @@ def test_a_model_that_cannot_be_made_small_is_padded() -> None:
 
 @pytest.mark.parametrize("name", ["Qwen2_5_VLConfig", "Qwen3VLConfig", "Gemma3Config", "LlavaOnevisionConfig"])
 def test_the_text_of_a_model_of_images_is_probed_without_its_tower(name: str) -> None:
-    assert probe(getattr(transformers, name)(), "cpu") == Verdict("", "")
+    assert probe(getattr(transformers, name)(), "cpu") == Verdict("", "", None)
 
 
 def test_a_cut_has_a_layer_of_each_kind_and_windows_shorter_than_its_rows() -> None:
