@@ -89,7 +89,7 @@ class TokenModel(torch.nn.Module):
         self.replay = Replay.of(model, spec)
         self.images = ImageInputs(model, every_pass=sharded) if reads_images(model) else None
         self.temperature = spec.temperature
-        trust = spec.model.trust_remote_code
+        self.trains, trust = spec.optim is not None, spec.model.trust_remote_code
         self.compared = verdict_on(model.config, spec.device, spec.head, trust_remote_code=trust).compared
         self.modes = Modes()
         self.settle(self.compared or Compared())
@@ -162,7 +162,7 @@ class TokenModel(torch.nn.Module):
         """
         if key := dropout(self.model.config):
             compared = compared._replace(training=f"training mode has {key}")
-        self.modes = Modes.of(type(self.model).__name__, compared)
+        self.modes = Modes.of(type(self.model).__name__, compared, trains=self.trains)
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode for a model whose training mode is another function."""

@@ -20,10 +20,11 @@ class Modes(NamedTuple):
     evaluation: bool = False
 
     @classmethod
-    def of(cls, name: str, compared: Compared) -> "Modes":
+    def of(cls, name: str, compared: Compared, *, trains: bool) -> "Modes":
         """
         Args:
             name: of the model's class.
+            trains: the model is trained.
 
         Raises:
             ModelError: rows of the model cannot be computed beside each other.
@@ -32,7 +33,7 @@ class Modes(NamedTuple):
             raise ModelError(f"model.path: {refusal(name, compared)}")
         if compared.head:
             _tell(own_forward(name, compared))
-        if compared.training:
+        if compared.training and trains:
             _tell(evaluation(name, compared))
         return cls(bool(compared.head), bool(compared.training))
 
