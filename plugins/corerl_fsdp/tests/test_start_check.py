@@ -162,6 +162,24 @@ def test_layers_in_evaluation_mode_are_recomputed_with_the_same_gradient(tmp_pat
         assert torch.equal(weight, one.model.get_parameter(name)), name
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.MambaConfig(vocab_size=259, hidden_size=32, num_hidden_layers=2, state_size=4),
+        transformers.JetMoeConfig(**SIZES, **MLP, num_key_value_heads=2, kv_channels=8, num_local_experts=4),
+    ],
+    ids=["named layers within named layers", "no recomputation by transformers"],
+)
+def test_families_with_layers_of_their_own_kind_are_sharded_and_recomputed(tmp_path, config):
+    model, rows = saved(tmp_path, config), batch(0)
+    one, ranks = strategy(tmp_path), strategy(tmp_path, FsdpStrategy)
+    true = own_log_probs(model, rows)
+    for each in (one, ranks):
+        torch.testing.assert_close(log_probs(each, rows), true, rtol=0, atol=1e-5)
+    alone, sharded = step(one, rows), step(ranks, rows)
+    assert sharded["grad_norm"] == pytest.approx(alone["grad_norm"], rel=1e-4)
+
+
 @pytest.mark.parametrize("kind", [SingleDeviceStrategy, FsdpStrategy])
 @pytest.mark.parametrize("small", [True, False])
 def test_a_head_that_reads_more_than_hidden_states_is_computed_by_the_own_forward(

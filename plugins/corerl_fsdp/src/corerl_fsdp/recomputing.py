@@ -20,8 +20,8 @@ def recompute_activations(model: Any, options: TorchOptions, config: ModelConfig
     the number is 0.
 
     Raises:
-        ModelError: ``recompute_layers`` is given, and transformers cannot choose among the model's layers; or it names
-            no layers of a model in evaluation mode.
+        ModelError: ``recompute_layers`` is given, and transformers cannot choose among the model's layers; or the model
+            has no layers that can be recomputed.
     """
     if options.recompute_layers is None:
         if config.enable_gradient_checkpointing:
@@ -42,8 +42,8 @@ def _layers(model: Any) -> list[tuple[str, Any]]:
 
 
 def _recompute(model: Any, chosen: Callable[[Any], bool]) -> None:
-    """By transformers, which recomputes in training mode alone, or by own calls."""
-    if not model.training:
+    """By transformers, which recomputes in training mode alone and not every family, or by own calls."""
+    if not (model.training and getattr(model, "supports_gradient_checkpointing", True)):
         for layer in [each for _, each in _layers(model)] or decoder_layers(model):
             if chosen(layer):
                 layer.forward = _recomputed(layer.forward)

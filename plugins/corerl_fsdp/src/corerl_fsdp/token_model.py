@@ -320,7 +320,7 @@ class TokenModel(torch.nn.Module):
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """The layers of a transformers model: as named by its class, else those that can be recomputed.
+    """The layers of a transformers model: as named by its class, else those that can be recomputed; none is in another.
 
     Raises:
         ModelError: there are none.
@@ -332,9 +332,11 @@ def decoder_layers(model: Any) -> list[Any]:
     layers = layers or [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ModelError(
-            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not name its layers"
+            f"{type(model).__name__} can be neither sharded, compiled nor recomputed: transformers does not name its "
+            "layers"
         )
-    return layers
+    inner = {id(part) for layer in layers for part in layer.modules() if part is not layer}
+    return [layer for layer in layers if id(layer) not in inner]
 
 
 def _compiled_parts(layer: Any) -> list[Any]:
