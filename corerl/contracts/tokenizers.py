@@ -20,7 +20,7 @@ class ChatTokenizer(Protocol):
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a response, the end-of-sequence token first."""
+        """Tokens that end a response, the one that ends a turn of the chat template first."""
 
     @property
     def special_tokens(self) -> Mapping[str, int]:

@@ -161,6 +161,7 @@ class Jobs(RankJobs):
 
     def loading(self, job):
         """Most bytes that this rank held while it loaded (``load``: a checkpoint), its share, other sizes, weights."""
+        self.strategy(job)  # the probe's small model is made once in a process
         with Held() as seen:
             strategy = self.strategy(job)
         if "load" in job:

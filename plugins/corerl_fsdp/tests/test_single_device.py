@@ -11,8 +11,8 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ModelError, NonFiniteError
 from corerl.objective import loss_weights
 from corerl_fsdp.options import TorchOptions
+from corerl_fsdp.recomputing import recompute_activations
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_fsdp.token_model import recompute_activations
 from corerl_torch.supervised import SupervisedObjective
 
 ONE_PIECE = MicroBatching(max_sequences=100)

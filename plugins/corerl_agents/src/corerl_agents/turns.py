@@ -126,11 +126,6 @@ class TurnTokenizer:
         """The text of each row of token ids, special tokens left out."""
         return self.tokenizer.decode(token_ids)
 
-    @property
-    def end_token_id(self) -> int:
-        """The end-of-sequence token."""
-        return self.tokenizer.stop_token_ids[0]
-
     def encode_inside(self, text: str) -> tuple[int, ...]:
         """Token ids of a text from the middle of a chat."""
         return tuple(self.tokenizer.encode_inside([text])[0])

@@ -65,13 +65,13 @@ class Retokenised:
         return Reading(mask, {"log_probs": log_probs[mask]})
 
     def _translated(self, response: Sequence[int]) -> list[int]:
-        """The response in the teacher's tokens; a stop token at its end is the teacher's."""
+        """The response in the teacher's tokens; a stop token at its end is that of the teacher's chat template."""
         stops = set(self._own.stop_token_ids)
         ended = bool(response) and response[-1] in stops
         written = b"".join(pieces(self._own.tokenizer, response[:-1] if ended else response)).decode(errors="replace")
         text = self._other.marked(written)
         ids = self._other.encode_inside([text])[0] if text else []
-        return [*ids, self._other.stop_token_ids[0]] if ended or not ids else ids
+        return [*ids, self._other.end_of_turn_id] if ended or not ids else ids
 
     def _ratios(self, response: Sequence[int], other: Sequence[int], own: Tensor, read: Tensor) -> Tensor:
         """(tokens,) S of the span of each token; 0 behind the text that both tokenisations have."""

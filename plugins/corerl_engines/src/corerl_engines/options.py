@@ -95,7 +95,7 @@ class EngineOptions:
         weights = rank.beside * size.bytes + rank.in_layers * in_layers
         memory, share = machine.memory, self.gpu_memory_utilization
         cache = None if memory is None else max(0.0, share * memory - weights - OVERHEAD)
-        of_layer = min(rollout.tensor_model_parallel_size, size.key_value_heads)
+        of_layer = max(1, min(rollout.tensor_model_parallel_size, size.key_value_heads))
         per_token = size.cache_bytes / of_layer * rank.layers
         return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
 

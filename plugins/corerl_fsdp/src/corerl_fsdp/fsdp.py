@@ -29,7 +29,8 @@ from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.mixture import load_balance
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, shard_mesh, sharded_model
-from corerl_fsdp.token_model import recompute_activations
+from corerl_fsdp.recomputing import recompute_activations
+from corerl_fsdp.start_check import settle
 from corerl_torch import contents, lora, loss_scale, ranks
 from corerl_torch.average import Average, kept
 from corerl_torch.context_parallel import row_group
@@ -73,6 +74,9 @@ class FsdpStrategy:
         self.device = spec.device
         self._writing_groups = ranks.WritingGroups(timeout)
         self.average: Average | None = None
+        with ranks.deadline("comparing the model with its own forward", timeout):
+            settle(self.token_model, self._run, spec, ranks.gather)
+            self._reshard()
         self.balance = load_balance(self.token_model, self.options)
         if spec.optim is None:
             self.token_model.requires_grad_(False)

@@ -70,7 +70,7 @@ def engine_speed(size: ModelSize, job: Job, table: Table) -> EngineSpeed:
     layers, output = matrices(size)
     factor = 1 + rates.sharing * (engines.beside - 1)
     flops = 2 * (layers + output) / (tensor * data)
-    heads = min(tensor, size.key_value_heads)
+    heads = max(1, min(tensor, size.key_value_heads))
     weights = (size.parameters - size.in_experts + size.in_experts / data) * size.bytes / tensor
     passes = size.vocabulary * 4 * BYTES_PER_LOGIT / tensor / (gpu.terabytes * 1e12)
     slowest = 1.0

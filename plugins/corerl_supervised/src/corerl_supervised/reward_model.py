@@ -60,5 +60,4 @@ class RewardModelTask:
         """Of the class for sequence classification, with one label and the padding that it looks for."""
         named = [re.sub(r"For\w+$", "ForSequenceClassification", name) for name in values["architectures"]]
         labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-        padding = {} if self._padding is None else {"pad_token_id": self._padding}
-        return {**values, "architectures": named, **labels, **padding}
+        return {**values, "architectures": named, **labels, "pad_token_id": self._padding}

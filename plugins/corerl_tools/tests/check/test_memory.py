@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import transformers
 
 from corerl.config.load import load
 from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.errors import ConfigError, ModelError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl_check.machine import GIB, Machine
@@ -98,6 +100,46 @@ def test_lora_trains_adapters_alone(model: ModelConfig) -> None:
     assert whole(size, model, updated=True).optimizer == 8 * 28 * a_layer
     one = dataclasses.replace(model, lora_rank=8, target_modules=["q_proj"])
     assert model_size(one, "cuda").trained == 28 * 8 * 3072
+
+
+def test_a_tied_output_layer_is_refused_and_one_of_its_own_is_counted(model: ModelConfig, tmp_path: Path) -> None:
+    head = dataclasses.replace(model, lora_rank=8, target_modules=["lm_head"])
+    with pytest.raises(
+        ConfigError, match=r"^model\.target_modules: lm_head has the same weight as model\.embed_tokens"
+    ):
+        model_size(head, "cuda")
+    config = published_config("qwen2.5-1.5b")
+    config.tie_word_embeddings = False
+    config.save_pretrained(tmp_path)
+    assert model_size(dataclasses.replace(head, path=str(tmp_path)), "cuda").trained == 8 * (1536 + 151_936)
+
+
+@pytest.mark.parametrize(
+    ("config", "heads", "width"),
+    [
+        (transformers.Mamba2Config(hidden_size=64, num_heads=2, num_hidden_layers=2), 0, 256),
+        (transformers.GPTNeoConfig(num_layers=2, attention_types=[[["global"], 2]], hidden_size=64), 16, 256),
+        (
+            transformers.Gemma3nTextConfig(num_hidden_layers=2, intermediate_size=[48, 96], num_kv_shared_layers=0),
+            8,
+            96,
+        ),
+    ],
+    ids=lambda each: getattr(each, "model_type", None),
+)
+def test_families_without_attention_or_with_widths_of_their_own_have_a_size(
+    tmp_path: Path, config: transformers.PreTrainedConfig, heads: int, width: int
+) -> None:
+    config.save_pretrained(tmp_path)
+    size = model_size(ModelConfig(str(tmp_path)), "cpu")
+    assert (size.layers, size.heads, size.intermediate) == (2, heads, width)
+    assert (size.cache_bytes == 0) == (heads == 0)
+
+
+def test_a_config_without_a_number_of_layers_is_one_error(tmp_path: Path) -> None:
+    transformers.BltConfig().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"^model\.path: the size of .* cannot be computed: AttributeError: .*layers"):
+        model_size(ModelConfig(str(tmp_path)), "cpu")
 
 
 def test_eager_attention_keeps_its_scores_and_checkpointing_little(size: ModelSize, model: ModelConfig) -> None:

@@ -30,8 +30,8 @@ LONGEST_CHAT = 20_000_000
 """characters of a chat: the tokenizer ends the process if it finds no memory"""
 TEMPLATE_SECONDS, TEMPLATE_BYTES = 20.0, 2**30
 """of computing that a chat may take, and by which the process may grow meanwhile"""
-MOST_PARTS = 10_000
-"""layers or experts of a model: transformers makes an object of each before it looks at anything else"""
+MOST_PARTS = {"layer": 10_000, "layers": 10_000, "experts": 100_000}
+"""of a model: transformers makes an object of each layer before it looks at anything else; Doge has 16,384 experts"""
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 """of models that read images"""
@@ -48,13 +48,32 @@ class HFTokenizer:
         model: the config that names it.
         tokenizer: the Hugging Face tokenizer.
         template_source: where its chat template comes from, for error messages.
-        stop_token_ids: tokens that end a response, the end-of-sequence token first.
+        stops: tokens that end a response by the files, the end-of-sequence token first.
     """
 
     model: ModelConfig
     tokenizer: "PreTrainedTokenizerBase"
     template_source: str
-    stop_token_ids: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """See :class:`corerl.contracts.tokenizers.ChatTokenizer`."""
+        return tuple(sorted(self.stops, key=lambda token_id: token_id != self.end_of_turn_id))
+
+    @cached_property
+    def end_of_turn_id(self) -> int:
+        """The token with which the chat template ends an assistant's turn, also if it stops no generation.
+
+        Otherwise a stop token with which the template begins the next turn, or the end-of-sequence token.
+        """
+        with suppress(DataError, ModelError):
+            if end := self._special_token_behind_turn():
+                return self.special_tokens[end]
+            next_turn = self._special_token_behind_turn({"role": "user", "content": "?"})
+            if next_turn and self.special_tokens[next_turn] in self.stops:
+                return self.special_tokens[next_turn]
+        return self.stops[0]
 
     def render(
         self,
@@ -183,19 +202,20 @@ class HFTokenizer:
 
     def unheeded_end_of_turn(self) -> str | None:
         """The special token with which the chat template ends an assistant's turn, where it stops no generation."""
+        end = self._special_token_behind_turn()
+        return end if end and self.special_tokens[end] not in self.stops else None
+
+    def _special_token_behind_turn(self, *further: Mapping[str, Any]) -> str | None:
+        """The special token behind an assistant's turn, which these messages follow; None if there is another text."""
         probe = "corerl"
-        text = self.render(
-            [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}],
-            "a probe",
-            add_generation_prompt=False,
-        )
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}, *further]
+        text = self.render(messages, "a probe", add_generation_prompt=False)
         if not text.strip():
             raise ModelError(
                 f"the chat template of {self.template_source} is empty; name another with model.chat_template"
             )
-        after = text.rpartition(probe)[2].strip()
-        ends = [(token, token_id) for token, token_id in self.special_tokens.items() if after.startswith(token)]
-        return next((token for token, token_id in ends if token_id not in self.stop_token_ids), None)
+        after = text.rpartition(probe)[2].lstrip()
+        return max((token for token in self.special_tokens if after.startswith(token)), key=len, default=None)
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
@@ -304,12 +324,12 @@ def load_tokenizer(model: ModelConfig) -> HFTokenizer:
             raise ConfigError("model.allowed_special", f"{source} has no token {token!r}{did_you_mean(token, known)}")
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{where}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
-    stop_token_ids = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
-    return HFTokenizer(model, tokenizer, template_source, stop_token_ids)
+    stops = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
+    return HFTokenizer(model, tokenizer, template_source, stops)
 
 
 def check_parts(folder: Path) -> None:
-    """Refuse a model folder whose config.json names more layers or experts than ``MOST_PARTS``.
+    """Refuse a model folder whose config.json names more layers or experts than any model has.
 
     Raises:
         ModelError: it does; a file that cannot be read is left to its reader.
@@ -320,8 +340,9 @@ def check_parts(folder: Path) -> None:
         return
     for part in (facts, *(facts.values() if isinstance(facts, dict) else ())):
         for key, value in part.items() if isinstance(part, dict) else ():
-            if key.endswith(("layer", "layers", "experts")) and type(value) is int and value > MOST_PARTS:
-                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {MOST_PARTS:,} at most")
+            most = MOST_PARTS.get(key.rpartition("_")[2])
+            if most is not None and type(value) is int and value > most:
+                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {most:,} at most")
 
 
 def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":

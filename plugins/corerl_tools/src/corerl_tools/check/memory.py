@@ -176,7 +176,7 @@ def estimate(
         gpus = config.rollout.nnodes * config.rollout.n_gpus_per_node
         engines = max(1, gpus // config.rollout.gpus_per_engine)
     sequences = None
-    if engine.kv_cache is not None:
+    if engine.kv_cache is not None and engine.bytes_per_token:
         sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))
         sequences *= config.rollout.data_parallel_size
     batch = config.data.gen_batch_size or config.data.train_batch_size
