@@ -4,13 +4,14 @@ import dataclasses
 import importlib.util
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from corerl.contracts.config import TrainConfig
-from corerl.errors import RequestError
+from corerl.errors import RequestError, UntrustedError
 from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
@@ -26,6 +27,12 @@ class Report:
     estimate: memory.Estimate | None = None
     plan: str = ""
     """one line about a step of the run; '' if not known"""
+
+    def add(self, found: Iterable[Finding]) -> None:
+        """Add findings, up to the first that depends on code that must not run."""
+        with suppress(UntrustedError):
+            for each in found:
+                self.findings.append(each)
 
     @property
     def is_right(self) -> bool:
@@ -50,16 +57,13 @@ def check(
     plugin: Sequence[str] = (),
     disable_plugin: Sequence[str] = (),
     planned: Machine | None = None,
-    *,
-    trust: bool = True,
 ) -> Report:
     """Check everything that can be known before a run starts; reads no weights and writes nothing.
 
     Args:
         planned: the GPUs of the machine that is planned for; None: the GPUs of this machine.
-        trust: false: no code or program named in the config is run.
     """
-    looked = configuration.look(file, overrides, plugin, disable_plugin, trust=trust)
+    looked = configuration.look(file, overrides, plugin, disable_plugin)
     report, config = Report(looked.findings), looked.config
     if config is None or looked.plugins is None:
         return report
@@ -72,30 +76,32 @@ def check(
     from corerl_tools.check import data
 
     machine = planned or detect()
-    report.findings += _device(config, machine)
+    report.add(_device(config, machine))
     if not machine.planned:
-        report.findings += _bytecode()
+        report.add(_bytecode())
     if looked.parts is not None:
-        report.findings += installed.look(config, looked.parts, machine, trust=trust)
-        report.findings += _checkpoint(config, looked.parts, looked.plugins)
-    report.findings += _output(config)
+        report.add(installed.look(config, looked.parts, machine))
+        report.add(_checkpoint(config, looked.parts, looked.plugins))
+    report.add(_output(config))
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
-        report.findings += data.look(config, looked.parts, looked.plugins)
-        sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
-    report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
-    report.findings += precision.look(config, looked.parts, _on(config, machine))
-    report.findings += _order(config)
-    report.findings += _overrides(config)
+        report.add(data.look(config, looked.parts, looked.plugins))
+        with suppress(UntrustedError):
+            sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
+    report.add(_truncated_sampling(config, sizes["actor"].vocabulary if sizes else None))
+    report.add(precision.look(config, looked.parts, _on(config, machine)))
+    report.add(_order(config))
+    report.add(_overrides(config))
     if looked.parts is not None and sizes:
-        report.findings += _shapes(config, sizes["actor"])
-        report.findings += adapters.look(config, looked.parts, sizes["actor"])
-        report.findings += experts.look(config, looked.parts, sizes["actor"])
-        report.findings += shards.look(config, looked.parts, looked.plugins, sizes["actor"])
-        report.estimate = memory.estimate(
-            config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
-        )
-        report.findings += memory.look(report.estimate, machine, config)
+        report.add(_shapes(config, sizes["actor"]))
+        report.add(adapters.look(config, looked.parts, sizes["actor"]))
+        report.add(experts.look(config, looked.parts, sizes["actor"]))
+        report.add(shards.look(config, looked.parts, looked.plugins, sizes["actor"]))
+        with suppress(UntrustedError):
+            report.estimate = memory.estimate(
+                config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
+            )
+            report.add(memory.look(report.estimate, machine, config))
     order = ("error", "warning", "note")
     report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
     report.plan = _plan(config, machine)
