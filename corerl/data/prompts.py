@@ -11,6 +11,7 @@ from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places
 from corerl.data.schema import Message, PromptRecord, read_prompt_records
 from corerl.errors import ConfigError, DataError
+from corerl.terminal.notices import part
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class PromptDataset:
         return iter(self.prompts)
 
 
+@part("reading prompts")
 def load_prompts(
     data: DataConfig, files: Sequence[str], tokenizer: ChatTokenizer, split: Literal["train", "val"]
 ) -> PromptDataset:
