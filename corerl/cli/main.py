@@ -20,6 +20,7 @@ from corerl.registry.base import known_names
 from corerl.terminal.logs import escape_logs
 from corerl.terminal.notices import show_life
 from corerl.terminal.output import echo, escape_characters
+from corerl.threads import outside_event_loop
 
 INTERRUPTED = 130
 
@@ -97,13 +98,14 @@ def corerl(context: click.Context) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 fine, 1 the run failed, 2 the request was wrong, 130 interrupted,
-    143 stopped by SIGTERM.
+    143 stopped by SIGTERM. An event loop that runs in this thread, as in a notebook, waits.
 
     Args:
         arguments: of the command line; None for ``sys.argv[1:]``.
     """
     try:
-        result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
+        with outside_event_loop():
+            result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
     except CoreRLError as error:
         echo(f"error: {error}", err=True)
         return error.exit_code
