@@ -37,7 +37,7 @@ def check(
     from corerl_check import GIB, Machine
     from corerl_check.findings import counts
     from corerl_check.problems import PAGE
-    from corerl_tools.check.memory import table as memory_table
+    from corerl_tools.check.memory_findings import table as memory_table
     from corerl_tools.check.run import check as run_check
 
     planned = None

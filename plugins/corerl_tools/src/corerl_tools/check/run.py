@@ -16,7 +16,8 @@ from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import adapters, configuration, experts, memory, precision, shards
+from corerl_tools.check import adapters, configuration, experts, memory, memory_findings, precision, shards
+from corerl_tools.check.savings import Run, Savings
 
 
 @dataclass
@@ -98,10 +99,15 @@ def check(
         report.add(experts.look(config, looked.parts, sizes["actor"]))
         report.add(shards.look(config, looked.parts, looked.plugins, sizes["actor"]))
         with suppress(UntrustedError):
-            report.estimate = memory.estimate(
-                config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
-            )
-            report.add(memory.look(report.estimate, machine, config))
+            run, device = Run(config, looked.parts), _on(config, machine)
+
+            def estimate(run: Run) -> memory.Estimate:
+                frees = _frees_engine(run.config, machine)
+                return memory.estimate(run.config, run.parts, sizes, machine, frees_engine=frees, device=device)
+
+            report.estimate = estimate(run)
+            remedy = Savings(run, looked.plugins, estimate, device).remedy
+            report.add(memory_findings.look(report.estimate, machine, config, device, remedy))
     order = ("error", "warning", "note")
     report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
     report.plan = _plan(config, machine)
@@ -299,7 +305,7 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
         remedy = "Set it to 1: GPUs beyond those of one engine get further engines, which divide the requests."
         yield finding("error", "rollout.data_parallel_size", sentence, remedy)
     tokens = config.actor.ppo_max_token_len_per_gpu
-    if config.actor.use_dynamic_bsz and tokens < asked:
+    if config.actor.use_dynamic_bsz and tokens is not None and tokens < asked:
         sentence = (
             f"is {tokens}, and a row may have {asked} tokens (data.max_prompt_length + data.max_response_length): such "
             "a row is a micro-batch of its own, which takes more memory than the limit says"
