@@ -20,7 +20,7 @@ from corerl.checkpoint.store import PREFIX, is_checkpoint, paths, step_of
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 from corerl.files import is_deeper, open_regular, read_text, reading
-from corerl.terminal.notices import say
+from corerl.terminal.notices import part, say
 
 KEY = "trainer.resume_mode"
 
@@ -107,6 +107,7 @@ class Checkpoint:
             return cls(path, **{name: state[name] for name in STATE})
 
 
+@part("looking for a checkpoint")
 def find_checkpoint(config: TrainConfig, total_steps: int, fetched: Path | None = None) -> Checkpoint | None:
     """The checkpoint that ``trainer.resume_mode`` selects, or ``fetched`` in its place; None for a new run.
 

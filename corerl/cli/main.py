@@ -21,6 +21,7 @@ from corerl.registry.base import known_names
 from corerl.terminal.logs import escape_logs
 from corerl.terminal.notices import show_life
 from corerl.terminal.output import echo, escape_characters
+from corerl.threads import outside_event_loop
 
 INTERRUPTED = 130
 
@@ -98,7 +99,7 @@ def corerl(context: click.Context) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 fine, 1 the run failed, 2 the request was wrong, 130 interrupted,
-    143 stopped by SIGTERM.
+    143 stopped by SIGTERM. An event loop that runs in this thread, as in a notebook, waits.
 
     Args:
         arguments: of the command line; None for ``sys.argv[1:]``.
@@ -108,7 +109,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         listed = ", ".join(f"{name}={value}" for name, value in others.items())
         echo(f"{listed}: ignored, because this process is nobody's rank (a runtime starts the ranks)", err=True)
     try:
-        result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
+        with outside_event_loop():
+            result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
     except CoreRLError as error:
         echo(f"error: {error}", err=True)
         return error.exit_code

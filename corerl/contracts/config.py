@@ -184,7 +184,9 @@ class ActorConfig:
     ppo_mini_batch_size: int = option(64, "prompts in one optimizer step, each with its rollout.n responses", ge=1)
     ppo_epochs: int = option(1, "passes over the step's batch", ge=1)
     use_dynamic_bsz: bool = option(True, "micro-batches by tokens; false: by sequences")
-    ppo_max_token_len_per_gpu: int = option(16384, "tokens in a micro-batch, with use_dynamic_bsz", ge=1)
+    ppo_max_token_len_per_gpu: int | None = option(
+        None, "tokens in a micro-batch, with use_dynamic_bsz; null: 16384 on a GPU, 512 on a CPU", ge=1
+    )
     ppo_micro_batch_size_per_gpu: int = option(8, "sequences in a micro-batch, without use_dynamic_bsz", ge=1)
     policy_loss: Part = option("vanilla", "policy loss")
     loss_agg_mode: LossAggMode = option("token-mean", "aggregation of per-token terms to the loss")

@@ -15,6 +15,7 @@ from corerl.data.report import EXAMPLES, SPELLED, LoadReport, name_places
 from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, read_prompt_records
 from corerl.data.unread import other_columns, unread_columns
 from corerl.errors import ConfigError, DataError
+from corerl.terminal.notices import part
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class PromptDataset:
         return iter(self.prompts)
 
 
+@part("reading prompts")
 def load_prompts(
     data: DataConfig, files: Sequence[str], tokenizer: ChatTokenizer, split: Literal["train", "val"]
 ) -> PromptDataset:

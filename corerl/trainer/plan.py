@@ -22,7 +22,6 @@ from corerl.registry.parts import ENVIRONMENT, Parts
 from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
-from corerl.trainer.makers import require_makers
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,6 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """
     resolve_device(config.actor.device)
     plugins.hook.check_requirements(config=config, parts=parts)
-    require_makers(config, parts, plugins)
     require_name(config.tracking.experiment_name, "tracking.experiment_name")
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model, plugins)

@@ -260,12 +260,13 @@ def _spec(
 ) -> StrategySpec:
     """A model without updates; the limits of its micro-batches are the role's own, or else the actor's."""
     actor = config.actor
+    device = resolve_device(actor.device)
     limit = MicroBatching(max_sequences=sequences or actor.ppo_micro_batch_size_per_gpu)
     if actor.use_dynamic_bsz:
-        limit = MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
+        limit = MicroBatching.by_tokens(tokens or actor.ppo_max_token_len_per_gpu, device)
     return StrategySpec(
         model=overridden(config.model if path is None else replace(config.model, path=path), weights=True),
-        device=resolve_device(actor.device),
+        device=device,
         micro_batching=limit,
         temperature=config.rollout.temperature,
         seed=config.trainer.seed,

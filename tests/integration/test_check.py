@@ -33,7 +33,7 @@ def test_a_config_that_is_right_has_no_error_and_nothing_is_written(workplace, c
     assert code == 0 and report["ok"]
     assert keys(report, "error") == keys(report, "warning") == []
     assert sorted(workplace.folder.rglob("*")) == before
-    assert [phase["name"] for phase in report["memory"]] == ["update of the actor", "generation"]
+    assert [phase["name"] for phase in report["memory"]] == ["update of the actor", "generation", "checkpoint"]
     assert run(["check", str(workplace.config)]) == 0
     printed = capsys.readouterr().out
     assert "note: reward.scorer: 'corerl/arithmetic' is scored by 'arithmetic'" in printed

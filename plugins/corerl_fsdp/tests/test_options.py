@@ -33,7 +33,7 @@ def test_nothing_is_noted_if_prefixes_are_not_shared(options):
 
 def test_with_the_offload_policy_the_gpu_holds_layers_in_use_alone(tmp_path):
     model = ModelConfig(str(write_config(tmp_path, "qwen2")), dtype="bf16")
-    size = model_size(model, "cpu")
+    size = model_size(model, "cuda")
     for ranks in (1, 2):
         kept, share = (FsdpOptions(offload_policy=on).share(size, ranks, model, updated=True) for on in (False, True))
         assert share.at_rest == share.optimizer == 0 < kept.optimizer
@@ -45,6 +45,15 @@ def test_with_the_offload_policy_the_gpu_holds_layers_in_use_alone(tmp_path):
     config.actor.optim.optimizer = "muon"
     with pytest.raises(ConfigError, match="has no optimizer muon"):
         FsdpOptions(offload_policy=True).check("actor.strategy", config)
+
+
+def test_on_a_cpu_nothing_is_offloaded(tmp_path):
+    """There is no other memory: a rank holds what it holds without these options."""
+    model = ModelConfig(str(write_config(tmp_path, "qwen2")))
+    size = model_size(model, "cpu")
+    kept = FsdpOptions().share(size, 2, model, updated=True)
+    for name in ("param_offload", "optimizer_offload", "offload_policy", "activation_offload"):
+        assert FsdpOptions(**{name: True}).share(size, 2, model, updated=True) == kept
 
 
 def test_a_rank_of_a_shard_group_holds_what_it_holds_without_further_groups(tmp_path):

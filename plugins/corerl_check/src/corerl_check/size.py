@@ -25,6 +25,7 @@ class ModelSize:
         experts_of_token: experts that see one token; 0 for a model without experts.
         in_experts: parameters of routed experts, in all layers.
         output: parameters of an output layer of its own; 0 if it has the weights of the embedding.
+        device: that computes, ``cpu`` or ``cuda``: a CPU has no other memory to offload to.
     """
 
     parameters: int
@@ -46,6 +47,7 @@ class ModelSize:
     experts_of_token: int = 0
     in_experts: int = 0
     output: int = 0
+    device: str = "cuda"
 
     @property
     def cache_bytes(self) -> int:
@@ -120,6 +122,7 @@ def _size(model: ModelConfig, device: str, head: Literal["lm", "value"]) -> Mode
         experts_of_token=experts or 0,
         in_experts=in_experts,
         output=ends[0].weight.numel() if has_output else 0,
+        device=device,
     )
 
 

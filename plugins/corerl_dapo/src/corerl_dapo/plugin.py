@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.presets import Preset
     from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.trainer.run import Run
 
 
 @hookimpl
@@ -37,3 +38,15 @@ def register_presets(register: "Register[Preset]") -> None:
         "corerl_dapo.presets:dapo",
         summary="clip-higher, dynamic sampling, token mean, overlong shaping, no KL (DAPO, 2503.14476)",
     )
+
+
+@hookimpl
+def run_started(run: "Run") -> None:
+    from corerl.contracts.config import TrainConfig
+    from corerl.terminal import say
+    from corerl_dapo.options import DynamicSamplingOptions
+
+    options = run.parts.batch_filter.options if isinstance(run.config, TrainConfig) and run.parts.batch_filter else None
+    if isinstance(options, DynamicSamplingOptions):
+        for each in options.examine("algorithm.filter_groups.filter", run.config):
+            say(f"{each.key}: {each.sentence}. {each.remedy}")

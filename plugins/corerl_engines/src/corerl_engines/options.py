@@ -1,5 +1,6 @@
 """Options of every engine in a process of its own; a plugin's dataclass adds more."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -86,6 +87,10 @@ class EngineOptions:
             ConfigError: a referenced variable is not set.
         """
         return {name: reveal(value) for name, value in self.environment.items()}
+
+    def leaner(self) -> Iterator[Mapping[str, Any]]:
+        """For `corerl check`: see :class:`corerl_check.SavesMemory`."""
+        yield {"gpu_memory_utilization": round(self.gpu_memory_utilization / 2, 2)}
 
     def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
         """For `corerl check`: the cache gets the rest of ``gpu_memory_utilization`` beside the weights."""

@@ -1,5 +1,6 @@
 """Options of strategy ``megatron``; they import no torch."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,6 +57,19 @@ class MegatronOptions(LoadsParts):
         help="further keys of megatron-core's TransformerConfig, such as fusions and dispatchers", factory=dict
     )
     timeout: float = option(600.0, "seconds that a rank waits for the others", gt=0)
+
+    def leaner(self) -> Iterator[Mapping[str, Any]]:
+        """For `corerl check`: see :class:`corerl_check.SavesMemory`."""
+        for name in ("use_distributed_optimizer", "param_offload", "grad_offload", "optimizer_offload"):
+            if not getattr(self, name):
+                yield {name: True}
+        for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
+            yield {name: 2 * getattr(self, name)}
+        if self.tensor_model_parallel_size > 1 and not self.sequence_parallel:
+            yield {"sequence_parallel": True}
+        for chunk in (1024, 256):
+            if self.logits_chunk_size is None or self.logits_chunk_size > chunk:
+                yield {"logits_chunk_size": chunk}
 
     def check(self, key: str, config: TrainConfig) -> None:
         """Raise ConfigError if the ranks cannot share the model of ``config``; ``key`` is the strategy's key."""

@@ -11,12 +11,13 @@ from corerl.data.files import Row
 from corerl.data.prompts import TokenizedRow, tokenize, unread
 from corerl.data.report import SPELLED, LoadReport, Location, name_places
 from corerl.data.schema import PromptRecord, is_empty, prompt_rows, read_record
-from corerl.errors import CoreRLError, DataError, RequestError
+from corerl.errors import CoreRLError, DataError, RequestError, UntrustedError
 from corerl.plugins import Plugins
 from corerl.registry import load_scorer
 from corerl.registry.parts import Parts
 from corerl.rollout.scoring import scorers_or_reasons
 from corerl_check import Finding, finding, from_error
+from corerl_tools.check.configuration import unless_unread
 
 SAMPLED = 2000
 """prompts of a split that are tokenized, evenly spaced over its rows"""
@@ -39,7 +40,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
             yield from found or ()
     except RequestError as error:
         key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
-        yield from_error(error, key)
+        yield unless_unread(from_error(error, key), plugins)
         yield finding("note", key, NOT_CHECKED)
     sources: dict[str, None] = {}
     splits: tuple[Literal["train", "val"], ...] = ("train", "val")
@@ -166,10 +167,12 @@ def _media(
 def _scorers(sources: Sequence[str], config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     scorers, unscored = scorers_or_reasons(sources, parts, plugins.registries)
     for reason in unscored.values():
-        yield from_error(reason, "reward.scorer")
+        yield unless_unread(from_error(reason, "reward.scorer"), plugins)
     for source, scorer in scorers.items():
         try:
             load_scorer(scorer, config.reward.timeout)
+        except UntrustedError:  # a finding about its key is there
+            pass
         except CoreRLError as error:
             yield from_error(error, "reward.scorer")
         yield Finding("note", "reward.scorer", f"'{source}' is scored by '{scorer.entry.name}' ({scorer.entry.owner})")

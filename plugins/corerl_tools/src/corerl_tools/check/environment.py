@@ -12,7 +12,7 @@ from typing import Any
 from corerl import __version__
 from corerl.plugins import Plugins
 from corerl.secrets import is_secret
-from corerl_check import GIB, count_processors
+from corerl_check import GIB, count_processors, main_memory
 from corerl_check.carried import NAMES, PREFIXES, is_carried
 
 PACKAGES = (
@@ -68,13 +68,9 @@ def _system() -> dict[str, Any]:
         "system": platform.platform(),
         "processors": f"{count_processors()} usable",
     }
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        total, free = kib["MemTotal"] * 1024 / GIB, kib["MemAvailable"] * 1024 / GIB
-        facts["memory"] = f"{free:.1f} of {total:.1f} GiB free"
-    except (OSError, KeyError, IndexError, ValueError):  # another system than Linux
-        pass
+    if (memory := main_memory()) is not None:
+        limit = "" if memory.whose == "this machine" else ", the limit of a control group"
+        facts["memory"] = f"{memory.free / GIB:.1f} of {memory.limit / GIB:.1f} GiB free{limit}"
     for name, folder in (("disk here", "."), ("shared memory", "/dev/shm")):
         if Path(folder).exists():
             usage = shutil.disk_usage(folder)

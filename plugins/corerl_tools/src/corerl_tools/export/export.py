@@ -16,24 +16,22 @@ from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl.errors import ConfigError, ModelError, UnknownNameError, UntrustedError
+from corerl.errors import ConfigError, ModelError, UntrustedError
 from corerl.files import atomic_path, read_text, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
+from corerl.registry.modules import trusted_files
 from corerl_tools.resumed import saved_config
 from corerl_torch.weights import as_in_files
 
 
-def export(
-    checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9, trust: bool = False
-) -> Path:
+def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9) -> Path:
     """Write weights, config, generation config and tokenizer of the policy, atomically.
 
     Args:
         checkpoint: a checkpoint, or the folder of a run for its newest checkpoint.
         out: a folder that does not exist yet.
-        trust: run code named in the checkpoint's config, and code of the model (``auto_map``).
         dtype: of the weights, ``bf16``, ``fp16`` or ``fp32``; None: the trainer's compute dtype.
 
     Returns:
@@ -42,7 +40,7 @@ def export(
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, ``out`` exists, or ``out`` cannot be written.
         ModelError: the training strategy cannot read a checkpoint without its ranks; weights are missing.
-        UntrustedError: strategy or model are code named in the checkpoint, and ``trust`` is false.
+        UntrustedError: strategy or model are code named in the checkpoint, which must not run.
     """
     found = _find(checkpoint)
     if out.exists():
@@ -51,8 +49,9 @@ def export(
     from transformers import AutoConfig
 
     config = typed.build(TrainConfig, _saved(found))
+    trust = trusted_files.get() is None
     config.model.trust_remote_code = config.model.trust_remote_code and trust
-    strategy = _strategy(found.path, config, trust)
+    strategy = _strategy(found.path, config)
     with reading(found.path):
         state = json.loads(read_text(found.path / "state.json"))
         chosen = DTYPES[dtype or state["dtype"]]
@@ -96,21 +95,15 @@ def _copy(checkpoint: Path, part: str, out: Path) -> None:
             shutil.copyfile(checkpoint / name, target)
 
 
-def _strategy(path: Path, config: TrainConfig, trust: bool) -> Entry[TrainingStrategyFactory]:
-    """The strategy that wrote the checkpoint: an installed one, or with ``trust`` the code named in the checkpoint."""
-    files = tuple(config.plugins.load)
-    if trust:
-        plugins = load_plugins(files)
-    else:
-        plugins = load_plugins(untrusted=files)
+def _strategy(path: Path, config: TrainConfig) -> Entry[TrainingStrategyFactory]:
+    """The strategy that wrote the checkpoint: an installed one, or the code named in the checkpoint."""
+    plugins = load_plugins(tuple(config.plugins.load))
     strategy = config.actor.strategy
     name = strategy.get("name") if isinstance(strategy, dict) else strategy
     try:
         return plugins.registries.training_strategies.get(str(name))
-    except (UntrustedError, UnknownNameError) as error:
-        if trust or not (files or isinstance(error, UntrustedError)):
-            raise
-        named = ", ".join(dict.fromkeys([*files, *([str(name)] if ":" in str(name) else [])]))
+    except UntrustedError as error:
+        named = ", ".join(dict.fromkeys([*plugins.untrusted, *([str(name)] if ":" in str(name) else [])]))
         raise UntrustedError(
             f"{path} was written by training strategy '{name}', which is not installed; the checkpoint names code: "
             f"{named}. Read that code, then add --trust to run it"
