@@ -3,7 +3,7 @@ import pytest
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Machine
-from corerl_check.size import model_size
+from corerl_check.size import ModelSize, model_size
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from families import write_config
 
@@ -121,3 +121,16 @@ def test_groups_that_share_rows_must_divide_the_ranks_of_the_actor():
 def test_sharing_that_is_asked_for_and_not_possible_is_an_error(options, reason):
     (error,) = found(options)
     assert str(error) == f"actor.strategy.share_prefixes: prefixes cannot be shared {reason}"
+
+
+def test_expert_ranks_hold_gathered_weights_and_gradients_of_their_own_experts():
+    """By hand: 2 layers of 40 parameters, 32 of them in 4 experts, and 10 parameters beside; 4 ranks, bf16."""
+    size = ModelSize(
+        *(90, 90, 40, 10, 2, 8, 8, 2, 2, 4, 10, 2, 64), in_experts=64, experts_of_token=2
+    )  # parameters, trained, of a layer, beside, layers …
+    model = ModelConfig("x", dtype="bf16")
+    stored = 4 * 90 / 4
+    for experts, gathered, gradients in ((1, 10 + 2 * 40, 90), (2, 10 + 2 * (8 + 16), 26 + 32), (4, 10 + 2 * 16, 42)):
+        share = FsdpOptions(expert_parallel_size=experts).share(size, 4, model, updated=True)
+        assert (share.weights, share.gradients) == pytest.approx((stored + 2 * gathered, 4 * gradients))
+        assert share.optimizer == 8 * 90 / 4

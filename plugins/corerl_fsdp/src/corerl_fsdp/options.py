@@ -239,14 +239,18 @@ class FsdpOptions(TorchOptions):
         kept = 4 if self.ema_decay is None else 8  # float32 weights, and their average
         stored = (kept * trained + size.bytes * (size.parameters - trained)) / ranks
         freed = (ranks > tensor or offloads) and self.reshard_after_forward
-        gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters) / tensor
+        experts = size.in_experts if self.expert_parallel_size > 1 else 0
+        away = experts * (1 - 1 / self.expert_parallel_size)  # on other ranks, to which tokens travel
+        layer = size.layer - away / size.layers
+        gathered = size.bytes * (size.beside + 2 * layer if freed else size.parameters - away) / tensor
         if ranks == tensor and (trained == 0 or size.bytes == 4) and not offloads:
             gathered = 0  # the stored weights are used directly
         moments = undivided.optimizer / ranks
-        gradients = undivided.gradients / (ranks if (self.shard_gradients or offloads) else tensor)
+        own = undivided.gradients * (1 - away / size.parameters) / tensor
+        gradients = undivided.gradients / ranks if self.shard_gradients or offloads else own
         if offloads:
             stored = moments = 0.0
-            gradients = (4 if trained else 0) * (size.beside + size.layer) / tensor  # before they are summed
+            gradients = (4 if trained else 0) * (size.beside + layer) / tensor  # before they are summed
         return dataclasses.replace(
             undivided,
             weights=stored + gathered,
@@ -272,6 +276,8 @@ class FsdpOptions(TorchOptions):
             yield {"offload_policy": True, **beside}
         if self.fsdp_size != -1:
             yield {"fsdp_size": -1}
+        for name in ("tensor_model_parallel_size", "expert_parallel_size"):
+            yield {name: 2 * getattr(self, name)}
 
     @property
     def sums_at_once(self) -> bool:

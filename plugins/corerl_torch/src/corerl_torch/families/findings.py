@@ -58,8 +58,8 @@ def look(
         yield from _packing(key, verdict, kind, share_prefixes, f"{key}.{sharing}", ranks)
     if vision.reads_images(config):
         kind = config.model_type
-        if refusal := _refusal(config):
-            yield refusal
+        if refused := _refusal(config):
+            yield refused
             return
         known, features = vision.vision_family_of(kind), vision.unproven(kind, backend)
     else:
