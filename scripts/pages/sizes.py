@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from corerl.cli.main import run
 from corerl_testing.published_shapes import published_config
@@ -50,7 +50,7 @@ def checked(config: Path) -> dict[str, Any]:
             "prompt": [{"role": "user", "content": "1 + 1 = ?"}],
             "reward_model": {"style": "rule", "ground_truth": "2"},
         }
-        pq.write_table(pa.Table.from_pylist([row] * ROWS), folder / "rows.parquet")  # type: ignore[no-untyped-call]
+        pq.write_table(pa.Table.from_pylist([row] * ROWS), folder / "rows.parquet")
         files = f"[{folder / 'rows.parquet'}]"
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):

@@ -74,7 +74,7 @@ def test_a_filter_on_the_shaped_score_is_a_warning_in_check_and_at_the_start(
     key = "algorithm.filter_groups.filter.metric"
     found = [each for each in look(config, parts, detect()) if each.key == key]
     assert [each.severity for each in found] == ["warning"] * is_named
-    run: Any = SimpleNamespace(config=config, parts=parts)
+    run: Any = SimpleNamespace(config=config)
     run_started(run)
     printed = capsys.readouterr().err
     assert printed.startswith(f"{key}: is score, which reward.manager=dapo shapes by length") is is_named

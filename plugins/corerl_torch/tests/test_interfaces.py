@@ -26,7 +26,7 @@ except Exception as error:
     sys.exit(str(error))
 sum_of_ranks = torch.tensor([float(os.environ["RANK"]) + 1])
 dist.all_reduce(sum_of_ranks)
-dist.all_reduce(sum_of_ranks, group=ranks.group_beside(20.0))
+dist.all_reduce(sum_of_ranks, group=ranks.WritingGroups(20.0).take())
 names = [os.environ[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
 print(json.dumps([sum_of_ranks.item(), names]))
 """

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.presets import Preset
     from corerl.contracts.reward_managers import RewardManagerFactory
-    from corerl.trainer.run import Run
+    from corerl.contracts.runs import Run
 
 
 @hookimpl
@@ -46,7 +46,10 @@ def run_started(run: "Run") -> None:
     from corerl.terminal import say
     from corerl_dapo.options import DynamicSamplingOptions
 
-    options = run.parts.batch_filter.options if isinstance(run.config, TrainConfig) and run.parts.batch_filter else None
-    if isinstance(options, DynamicSamplingOptions):
-        for each in options.examine("algorithm.filter_groups.filter", run.config):
+    if not isinstance(run.config, TrainConfig) or not run.config.algorithm.filter_groups.enable:
+        return
+    given = run.config.algorithm.filter_groups.filter
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    if options.pop("name") == "dynamic_sampling":
+        for each in DynamicSamplingOptions(**options).examine("algorithm.filter_groups.filter", run.config):
             say(f"{each.key}: {each.sentence}. {each.remedy}")

@@ -45,6 +45,9 @@ def look(
     from corerl_torch.families.modes import refusal
     from corerl_torch.families.packing import NOT_SLICED, verdict_on
 
+    if refused := vision.reads_images(config) and _refusal(config):
+        yield refused
+        return
     kind = _text_kind(config)
     device = "cuda" if machine.gpus and not machine.planned else "cpu"
     verdict = verdict_on(config, device, trust_remote_code=model.trust_remote_code)
@@ -58,9 +61,6 @@ def look(
         yield from _packing(key, verdict, kind, share_prefixes, f"{key}.{sharing}", ranks)
     if vision.reads_images(config):
         kind = config.model_type
-        if refused := _refusal(config):
-            yield refused
-            return
         known, features = vision.vision_family_of(kind), vision.unproven(kind, backend)
     else:
         known, features = family_of(kind), unproven(kind, backend)
