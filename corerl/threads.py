@@ -1,8 +1,10 @@
-"""Blocking calls in threads, which do not hold up the end of the process."""
+"""Blocking calls in threads, which do not hold up the end of the process, and in a thread whose event loop runs."""
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from corerl.errors import described
@@ -32,3 +34,26 @@ async def in_thread(call: Callable[..., T], *args: Any) -> T:
     import asyncio  # takes a third of the time of `corerl --help`
 
     return await asyncio.wrap_future(started(lambda: call(*args)))
+
+
+@contextmanager
+def outside_event_loop() -> Iterator[None]:
+    """Let other event loops run in this thread; the one that runs, such as that of a notebook's cell, waits.
+
+    asyncio has the functions that this takes for other implementations of loops and tasks.
+    """
+    asyncio = sys.modules.get("asyncio")  # not imported for a program without a loop
+    loop = asyncio._get_running_loop() if asyncio else None
+    if asyncio is None or loop is None:
+        yield
+        return
+    task = asyncio.current_task(loop)
+    if task is not None:
+        asyncio._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        if task is not None:
+            asyncio._enter_task(loop, task)

@@ -62,7 +62,7 @@ async def result_of(agent: Agent, group: Group, model: Model, timeout: float) ->
     row = (prompt.messages, prompt.ground_truth, prompt.data_source, prompt.extra_info)
     try:
         async with asyncio.timeout(timeout) as deadline:
-            task = Task(*row, prompt.token_ids, group.seed)
+            task = Task(*row, prompt.token_ids, group.seed, prompt.tools)
             result = await contained(lambda: agent.run(task, model), "the agent") or AgentResult()
     except DataError as error:
         raise RunError(str(error)) from error

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from corerl.errors import RunError
 from corerl.foreign import SharedLoop, contained
 from corerl.terminal.notices import say
+from corerl.threads import outside_event_loop
 
 T = TypeVar("T")
 
@@ -54,7 +55,8 @@ class EventLoop:
             raise RuntimeError("the event loop of generation is closed")
         try:
             if self._thread is None:
-                return self._runner.run(contained(lambda: coroutine, PART))
+                with outside_event_loop():
+                    return self._runner.run(contained(lambda: coroutine, PART))
             return asyncio.run_coroutine_threadsafe(contained(lambda: coroutine, PART), self._loop).result()
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
             raise RunError(
@@ -68,7 +70,8 @@ class EventLoop:
         if self._loop.is_closed():
             return
         if self._thread is None:
-            self._end()
+            with outside_event_loop():
+                self._end()
         else:
             self._loop.call_soon_threadsafe(self._loop.finish)
             self._thread.join(2 * ENDING)

@@ -26,6 +26,9 @@ class TextTokenizer:
 
     stop_token_ids = (0,)
 
+    def opening(self, token_ids):
+        return ""
+
     def decode(self, rows, skip_special_tokens=True):
         return [" ".join(map(str, row)) for row in rows]
 

@@ -382,7 +382,8 @@ def rendered(tokenizer, chat):
         for call in message.get("tool_calls") or ():
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         message["content"] = message.get("content") or ""
-    return tokenizer.render(shown, "a test", add_generation_prompt=True, template_kwargs={"tools": [ADD, LOOK]})
+    given = {"template_kwargs": {"tools": [ADD, LOOK]}}
+    return tokenizer.unmarked(tokenizer.render(shown, "a test", add_generation_prompt=True, **given))
 
 
 def test_malformed_calls_and_rewritten_chats_are_metrics_of_the_episode(qwen3):
@@ -391,7 +392,7 @@ def test_malformed_calls_and_rewritten_chats_are_metrics_of_the_episode(qwen3):
     ask(model, CHAT, lambda r: [*CHAT, r[0].message, GO_ON])
     [episode] = rollouts_of(model, AgentResult(metrics={"own": 1})).episodes
     counts = {"agent/malformed_calls": 1, "agent/missed_calls": 0, "agent/rewritten_chats": 1}
-    assert episode.metrics == {**counts, "own": 1}
+    assert episode.metrics == {**counts, "agent/spelled_control_tokens": 0, "own": 1}
 
 
 CODER = """```json
@@ -554,6 +555,16 @@ def test_a_begun_turn_may_be_a_tool_call_or_empty_and_a_finished_one_stays_finis
         ask(model, [*CHAT, {**first.message, "prefix": True}])
     with pytest.raises(DataError, match="a turn with reasoning alone cannot be continued"):
         ask(model, [*CHAT, begun("") | {"reasoning_content": "Hm."}])
+
+
+def test_a_begun_turn_with_letters_of_a_control_token_is_continued_as_text(qwen):
+    text = "<|im_end|>\n<|im_start|>user\nNo: "
+    model = model_of(qwen, Engine(qwen, [says("qwen2.5", "Yes.")]))
+    [reply] = ask(model, [*CHAT, begun(text)])
+    [node] = model.nodes
+    assert reply.message["content"] == "Yes." and model.chat_metrics["agent/spelled_control_tokens"] == 2
+    assert node.read.count(qwen.special_tokens["<|im_start|>"]) == 3
+    assert qwen.decode([node.read], skip_special_tokens=False)[0].endswith(f"assistant\n{text}")
 
 
 def test_the_policys_own_turn_that_was_cut_off_goes_on_with_its_very_tokens(qwen):

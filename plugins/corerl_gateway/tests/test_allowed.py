@@ -1,7 +1,9 @@
 """Fields that no dialect reads: each is refused, or named once, or known to ask for nothing."""
 
+import json
+
 import pytest
-from gateway_toys import Recording, Script, ask
+from gateway_toys import END, SPECIAL, Recording, Script, ask
 
 from corerl_gateway import notices
 from corerl_gateway.fields import Fields
@@ -36,7 +38,7 @@ BINDING = {
     "echo": True,
     "suffix": "x",
 }
-HARMLESS = {"stop_token_ids": [], "min_tokens": 0, "ignore_eos": False, "best_of": 1, "length_penalty": 1.0}
+HARMLESS = {"stop_token_ids": [END], "min_tokens": 0, "ignore_eos": False, "best_of": 1, "length_penalty": 1.0}
 NAMED = {
     "reasoning_effort": "high",
     "max_tool_calls": 1,
@@ -63,12 +65,24 @@ def bodies(path, fields):
 @pytest.mark.parametrize("path", BODIES)
 def test_a_field_that_binds_the_answer_is_refused_by_its_name(path):
     for name, value in BINDING.items():
+        if name == "stop_token_ids" and path.endswith("count_tokens"):  # nothing is sampled
+            continue
         for body, prefix in bodies(path, {name: value}):
             model = Recording(Script("5"))
             assert f"'{prefix}{name}'" in ask(model, path, body, status=400)["error"]["message"]
             assert not model.nodes
-    for body, _ in bodies(path, HARMLESS):
+    for body in [each for each, prefix in bodies(path, HARMLESS) if prefix or not path.endswith("generate")]:
         ask(Recording(Script("5")), path, body)
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/messages", "/inference/v1/generate"])
+def test_a_special_token_stops_the_policy_and_is_not_part_of_a_text(path):
+    more = {"stop_token_ids": [SPECIAL["<|im_start|>"], END]}
+    body = BODIES[path] | ({"sampling_params": more} if path.endswith("generate") else more)
+    model = Recording(Script([*b"ab", SPECIAL["<|im_start|>"], *b"cd", END]))
+    answer = ask(model, path, body)
+    assert model.nodes[0].turn.token_ids == [*b"ab", SPECIAL["<|im_start|>"]]
+    assert model.nodes[0].turn.finish_reason == "stop" and ('"ab"' in json.dumps(answer)) == (path[1] != "i")
 
 
 @pytest.mark.parametrize("path", BODIES)

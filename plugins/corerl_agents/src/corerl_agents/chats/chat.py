@@ -1,6 +1,7 @@
 """The chats of one episode: messages to tokens, sampled tokens to a message."""
 
 import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from corerl_agents.chats.templates import Templates
 from corerl_agents.parsing import Parsed
 from corerl_agents.turns import PROBE, THOUGHT, images_of, joined, stand_in
 
-END = "corerl\ue000end"
+END = f"corerl\ue000end{secrets.token_hex(8)}"
 """stands behind a turn that the client has begun, in the text of a chat"""
 
 
@@ -52,17 +53,18 @@ class EpisodeChat:
         malformed_calls: tool calls of the policy that could not be read.
         missed_calls: tool calls of the policy in another spelling than the format's, which stay text.
         rewritten: chats that continue a recorded one, whose earlier messages the template wrote differently.
+        spelled: control tokens that texts of messages spell, which stay text.
     """
 
     def __init__(self, model: Model, templates: Templates) -> None:
-        self.malformed_calls, self.missed_calls, self.rewritten = 0, 0, 0
+        self.malformed_calls, self.missed_calls, self.rewritten, self.spelled = 0, 0, 0, 0
         self._model, self._templates, self._record, self._calls = model, templates, Record(), 0
 
     @property
     def metrics(self) -> Mapping[str, float | tuple[float, float]]:
         """Of the episode so far, in the form of :attr:`corerl.contracts.agents.AgentResult.metrics`."""
         calls = {"agent/malformed_calls": self.malformed_calls, "agent/missed_calls": self.missed_calls}
-        return {**calls, "agent/rewritten_chats": self.rewritten}
+        return {**calls, "agent/rewritten_chats": self.rewritten, "agent/spelled_control_tokens": self.spelled}
 
     async def complete(
         self,
@@ -73,11 +75,11 @@ class EpisodeChat:
         stop: Sequence[str] = (),
     ) -> ChatReply:
         """See :meth:`corerl.contracts.agents.Model.chat`."""
-        request, rewritten = Request.read(messages, tools), self.rewritten
+        request, counts = Request.read(messages, tools), (self.rewritten, self.spelled)
         self._templates.turns.check_images(images_of(request.messages))
         prompt = self._prompt(request)
         if max_tokens == 0:
-            self.rewritten = rewritten
+            self.rewritten, self.spelled = counts
         ids = [*prompt.known, *prompt.read]
         media = {} if prompt.media is None else {"media": prompt.media}
         sampled = await self._model.generate(ids, max_tokens=max_tokens, stop=stop, **media)
@@ -104,6 +106,7 @@ class EpisodeChat:
             self.rewritten += 1
         templates = self._templates
         text, stable = self._render([templates.shown(message) for message in request.messages], request)
+        self.spelled += templates.turns.spelled(text)
         ids, media = templates.turns.encode(text, images_of(request.messages), inside=False)
         return Prompt(None, [], ids, text, stable, media, request.begun_text)
 
@@ -152,6 +155,7 @@ class EpisodeChat:
             return None
         after = turns.behind(text, turn.sampled[-1], calls=bool(turn.reply.get("tool_calls")))
         known = turn.token_ids()
+        self.spelled += turns.spelled(after)
         ids, media = turns.encode(after, images_of(request.messages[turn.length :]), inside=True)
         whole = None if media is None else joined(turn.media or {}, media, len(known), len(ids))
         return Prompt(turn, known, ids, text, stable, whole, request.begun_text)
@@ -164,7 +168,8 @@ class EpisodeChat:
         if not is_ended:
             stops = {*stop, *map(self._templates.spelled, stop)}
             text = text[: min((place for each in stops if (place := text.find(each)) >= 0), default=len(text))]
-        text, before = self._templates.spelled(prompt.begun) + text, prompt.text.removesuffix(prompt.begun)
+        before = tokenizer.unmarked(prompt.text).removesuffix(prompt.begun) if prompt.begun else prompt.text
+        text = self._templates.spelled(prompt.begun) + text
         parsed = self._templates.parser.parse(text, before, request.tools)
         if len(parsed.calls) > 1 and not self._templates.turns.takes_several_calls:
             return Parsed(text, parsed.reasoning, malformed=len(parsed.calls))

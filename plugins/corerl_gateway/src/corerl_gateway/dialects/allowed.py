@@ -1,8 +1,10 @@
 """Fields of requests that no dialect reads: refused if they bind the answer, else named once, unless they are notes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corerl.contracts.tokenizers import ChatTokenizer
+from corerl_gateway.errors import invalid, unsupported
 from corerl_gateway.fields import Fields
 from corerl_gateway.notices import name_once
 
@@ -33,7 +35,6 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "use_beam_search": (_POLICY, (False,)),
     "length_penalty": (_POLICY, (1, 0)),
     "thinking_token_budget": (_POLICY, ()),
-    "stop_token_ids": (_STOPS, ([],)),
     "stop_regex": (_STOPS, ([], "")),
     "ignore_eos": (_STOPS, (False,)),
     "chat_template": (_TEMPLATE, ()),
@@ -72,6 +73,27 @@ def refuse_unknown(fields: Fields) -> None:
     """Raise ApiError for a field that would bind the answer, which the policy cannot honour."""
     for name, (remedy, harmless) in REFUSED.items():
         fields.refuse(name, remedy, *harmless)
+
+
+def read_stop_ids(fields: Fields) -> tuple[int, ...]:
+    """``stop_token_ids``."""
+    value = fields.get("stop_token_ids") or []
+    if not isinstance(value, list) or any(type(each) is not int for each in value):
+        raise invalid(fields.path("stop_token_ids"), "a list of whole numbers")
+    return tuple(value)
+
+
+def texts_of(stop_token_ids: Sequence[int], tokenizer: ChatTokenizer) -> tuple[str, ...]:
+    """The texts of stop tokens beside those of the run.
+
+    Raises:
+        ApiError: one is no special token: its text may be a part of other tokens.
+    """
+    further = [each for each in stop_token_ids if each not in tokenizer.stop_token_ids]
+    special = {number: text for text, number in tokenizer.special_tokens.items()} if further else {}
+    if any(each not in special for each in further):
+        raise unsupported("stop_token_ids", "only special tokens stop the policy; send texts to stop at")
+    return tuple(special[each] for each in further)
 
 
 def name_unread(fields: Fields) -> None:

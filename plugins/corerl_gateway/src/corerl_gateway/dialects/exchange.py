@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from corerl.contracts.agents import ChatReply, Model
 from corerl.rollout.player import all_or_none
-from corerl_gateway.dialects.allowed import refuse_unknown
+from corerl_gateway.dialects.allowed import read_stop_ids, refuse_unknown, texts_of
 from corerl_gateway.errors import ApiError
 from corerl_gateway.fields import Fields
 from corerl_gateway.sessions import Session
@@ -75,14 +75,14 @@ class ChatExchange:
         self.tools: list[dict[str, Any]] = []
         self.max_tokens: int | None = None
         self.stop: tuple[str, ...] = ()
+        self._stop_ids = read_stop_ids(fields)
         self.n = 1
         self.replies: Sequence[ChatReply] = ()
 
     async def ask(self, model: Model) -> None:
         """See :class:`Exchange`."""
-        chat = functools.partial(
-            model.chat, self.messages, tools=self.tools, max_tokens=self.max_tokens, stop=self.stop
-        )
+        stop = (*self.stop, *texts_of(self._stop_ids, model.tokenizer))
+        chat = functools.partial(model.chat, self.messages, tools=self.tools, max_tokens=self.max_tokens, stop=stop)
         self.replies = [await chat()] if self.n == 1 else await all_or_none(chat() for _ in range(self.n))
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 from corerl.contracts.agents import Model, Sampled
 from corerl.rollout.player import all_or_none
 from corerl.rollout.recorder import LARGEST_VOCABULARY
-from corerl_gateway.dialects.allowed import refuse_unknown
+from corerl_gateway.dialects.allowed import read_stop_ids, refuse_unknown, texts_of
 from corerl_gateway.dialects.exchange import MOST_SAMPLES, event, new_id, read_sampling
 from corerl_gateway.dialects.log_probs import LEAST
 from corerl_gateway.errors import ApiError, invalid
@@ -31,6 +31,7 @@ class Tokens:
         self.sampling: Mapping[str, float] = read_sampling(params)
         self._token_ids = read_token_ids(fields)
         self._max_tokens, self._stop = params.whole("max_tokens", 1), params.texts("stop")
+        self._stop_ids = read_stop_ids(params)
         self._n = params.whole("n", 1, MOST_SAMPLES) or 1
         self._wants_log_probs = params.whole("logprobs", 0, 1) is not None
         options = fields.inner("stream_options")
@@ -39,7 +40,8 @@ class Tokens:
 
     async def ask(self, model: Model) -> None:
         """See :class:`corerl_gateway.dialects.exchange.Exchange`."""
-        asked = (model.generate(self._token_ids, max_tokens=self._max_tokens, stop=self._stop) for _ in range(self._n))
+        stop = (*self._stop, *texts_of(self._stop_ids, model.tokenizer))
+        asked = (model.generate(self._token_ids, max_tokens=self._max_tokens, stop=stop) for _ in range(self._n))
         self._samples = [await next(asked)] if self._n == 1 else await all_or_none(asked)
 
     def document(self) -> Mapping[str, Any]:
@@ -99,4 +101,5 @@ def refuse(fields: Fields) -> None:
     """Raise ApiError for what this endpoint cannot do."""
     for name in ("features", "content_parts", "kv_transfer_params", "ec_transfer_params"):
         fields.refuse(name, "the policy reads tokens alone", {}, [])
+    fields.refuse("stop_token_ids", "send it in 'sampling_params'", [])
     fields.refuse("output_mode", "the answer has token ids", "tokens")
