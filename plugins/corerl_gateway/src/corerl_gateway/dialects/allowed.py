@@ -83,7 +83,7 @@ def read_stop_ids(fields: Fields) -> tuple[int, ...]:
     return tuple(value)
 
 
-def texts_of(stop_token_ids: Sequence[int], tokenizer: ChatTokenizer) -> tuple[str, ...]:
+def texts_of(stop_token_ids: Sequence[int], tokenizer: ChatTokenizer, path: str = "stop_token_ids") -> tuple[str, ...]:
     """The texts of stop tokens beside those of the run.
 
     Raises:
@@ -92,7 +92,7 @@ def texts_of(stop_token_ids: Sequence[int], tokenizer: ChatTokenizer) -> tuple[s
     further = [each for each in stop_token_ids if each not in tokenizer.stop_token_ids]
     special = {number: text for text, number in tokenizer.special_tokens.items()} if further else {}
     if any(each not in special for each in further):
-        raise unsupported("stop_token_ids", "only special tokens stop the policy; send texts to stop at")
+        raise unsupported(path, "only special tokens stop the policy; send texts to stop at")
     return tuple(special[each] for each in further)
 
 

@@ -40,7 +40,7 @@ class Tokens:
 
     async def ask(self, model: Model) -> None:
         """See :class:`corerl_gateway.dialects.exchange.Exchange`."""
-        stop = (*self._stop, *texts_of(self._stop_ids, model.tokenizer))
+        stop = (*self._stop, *texts_of(self._stop_ids, model.tokenizer, "sampling_params.stop_token_ids"))
         asked = (model.generate(self._token_ids, max_tokens=self._max_tokens, stop=stop) for _ in range(self._n))
         self._samples = [await next(asked)] if self._n == 1 else await all_or_none(asked)
 
@@ -94,7 +94,7 @@ def read_token_ids(fields: Fields) -> list[int]:
     is_list = isinstance(value, list) and value and set(map(type, value)) == {int}
     if not is_list or not 0 <= min(value) <= max(value) < LARGEST_VOCABULARY:
         raise invalid("token_ids", f"a list of at least one whole number, 0 to {LARGEST_VOCABULARY - 1}")
-    return value
+    return list(value)
 
 
 def refuse(fields: Fields) -> None:
