@@ -30,21 +30,21 @@ class Gsm8kOptions(ReasoningOptions):
 class MathOptions(ReasoningOptions):
     """Options of the scorer ``math``."""
 
-    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
 
 
 @dataclass
 class MathVerifyOptions(ReasoningOptions):
     """Options of the scorer ``math_verify``."""
 
-    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
 
 
 @dataclass
 class Geometry3kOptions(ReasoningOptions):
     """Options of the scorer ``geometry3k``."""
 
-    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
     format_weight: float = option(0.1, "weight of the component format; accuracy has the rest", ge=0, le=1)
 
 
@@ -54,6 +54,7 @@ class MathDapoOptions(ReasoningOptions):
 
     window: int = option(300, "characters at the end of the response that are searched for the answer line", ge=1)
     wrong_score: float = option(0.0, "score of any other response; verl: -1", ge=-1, le=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
     fallback_to_boxed: bool = option(
         False, r"without an answer line the last \boxed{} of the last 100 characters counts; verl: true"
     )

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from corerl_rewards.answers import answer_part
 from corerl_rewards.options import Gsm8kOptions
-from corerl_rewards.scorers.exact_numbers import exact, last_number, leading_number
+from corerl_rewards.scorers.characters import answer_text, readable
+from corerl_rewards.scorers.exact_numbers import exact, is_number
+from corerl_rewards.scorers.extraction import last_numbers, number_after
 from corerl_rewards.scorers.units import other_currency
+from corerl_rewards.scorers.values import stated_value
 
 MARK = "####"
 _DEFAULT = Gsm8kOptions()
@@ -24,16 +26,12 @@ def gsm8k(
     Raises:
         ValueError: ``ground_truth`` is not a number.
     """
-    written = str(ground_truth)
+    written = readable(str(ground_truth))
     truth = exact(written)
-    answer = answer_part(response, options)
-    found = after_mark(answer) if options.method == "strict" else last_number(answer)
+    answer = answer_text(response, options)
+    found = number_after(answer, MARK) if options.method == "strict" else last_numbers(answer)
     if found is None or other_currency(found, written):
         return {"score": 0.0, "extracted": found}
-    return {"score": float(exact(found) == truth), "extracted": found}
-
-
-def after_mark(text: str) -> str | None:
-    """The number right after the last ``####``, as written, or None."""
-    _, mark, tail = text.rpartition(MARK)
-    return leading_number(tail.replace("{,}", ",")) if mark else None
+    value = exact(found) if is_number(found) else stated_value(found)
+    correct = value is not None and (value == truth or ("%" in found and value / 100 == truth))
+    return {"score": float(correct), "extracted": found}

@@ -1,0 +1,150 @@
+r"""The answer that a response states: one rule for all scorers.
+
+=====================================================  ======================
+response                                               answer
+=====================================================  ======================
+``\boxed{5}, no, \boxed{7}``                           ``7``
+``\boxed{5} or \boxed{7}``, ``Answer: $5$ or $7$``     ``5, 7``: alternatives
+``Answer:``, and ``\[``, ``7``, ``\]`` in three lines  ``7``
+``答案：7。``                                           ``7``
+``The answer is 7, because 5 is too small``            ``7``
+``So x = 5 or x = 7.``                                 ``5, 7``
+=====================================================  ======================
+
+The last box, phrase, formula or number counts, with all that is joined to it
+(:mod:`~corerl_rewards.scorers.alternatives`).
+"""
+
+import re
+
+from corerl_rewards.scorers.alternatives import (
+    BROKEN,
+    FORMULA,
+    NUMBER,
+    boxed_answer,
+    content_of,
+    joined_items,
+    leading_formulas,
+)
+from corerl_rewards.scorers.boxed import last_boxes
+from corerl_rewards.scorers.exact_numbers import number_spans
+from corerl_rewards.scorers.spelling import as_latex
+from corerl_rewards.scorers.values import LONGEST_ANSWER, hedged
+
+TAIL = 4000
+"""characters at the end of a response that are searched for phrases and formulas"""
+MOST_ITEMS = 50
+"""numbers at the end of a response that may be one answer"""
+
+_DISPLAY = re.compile(
+    r"\$\$.{1,1000}?\$\$|\\\[.{1,1000}?\\\]|\\begin\{(equation|align|gather)(\*?)\}.{1,1000}?\\end\{\1\2\}", re.DOTALL
+)
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:equation|align|gather)\*?\}")
+_LINE = r"^[ \t#>*_]*(?:final[ \t]+|最终)?(?:answer|答案)[ \t*_]*$"
+_COLON = r"(?:(?<![A-Za-z])answers?|答案)[\])\"]?[ \t*_]*[:=]"
+_MARK = re.compile(
+    rf"{_LINE}|{_COLON}|\banswers?[ \t*_]+(?:is|are|should be|must be)(?![a-z])|答案[是为]|####",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ANSWER_LINE = re.compile(rf"{_LINE}|{_COLON}|答案[是为]", re.IGNORECASE | re.MULTILINE)
+_FINALLY = re.compile(r"\bfinal answer is[ \t:*]*|####[ \t*]*", re.IGNORECASE)
+_BEGINNING = re.compile(r"(?:[\s*_:`#>]|```\w*)*")
+_CLAUSE = re.compile(
+    r"(?<!\.)\.(?:\s+(?!\})|$)|;(?!\s*[-$\\(]*[0-9])|,?\s(?:because|since|which|as|so|not|but|where)\s"
+    r"|,?(?:因为|所以|其中)"
+)
+_REMARK = re.compile(r",\s+(?!(?:or|and|maybe|perhaps|possibly|probably)\b)[a-z]{2}.*")
+_SENTENCE = re.compile(r"[A-Za-z]+['’]?[a-z]*[ \t]+[A-Za-z]{2,}|[\u4e00-\u9fff]{2}")
+_VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
+_NUMERIC = re.compile(
+    r"(?:\\boxed\s*\{|\\[(\[]|[\s$({\[*\\]){0,8}[-+−–]?\s?(?:\\?[$€£¥₹]\s*)?[-+]?(?:\.?[0-9]|\\[dt]?frac)"
+)
+
+
+def final_answer(response: str) -> str | None:
+    r"""The final answer of a response in any form, or None.
+
+    The last box, unless "final answer is" or ``####`` comes later; the text after the last "answer is", "Answer:" or
+    ``####``; the last formula, or the last number after it.
+
+    >>> final_answer("Thus the answer is $x = 5$."), final_answer(r"$a$ and \(b\)"), final_answer("7 or so")
+    ('x = 5', 'a, b', '7, or so')
+    """
+    if "\\boxed" in response or "\\fbox" in response:
+        *_, (_, end, last) = last_boxes(response, most=1)
+        later = list(_FINALLY.finditer(tail := response[end:][-TAIL:]))
+        said = tail[later[-1].end() :].partition("\n")[0] if later and last is not None else ""
+        # mathematics: "the final answer is positive" is a remark
+        return _said(said) if re.match(r"[-−–$\\(\[]*[0-9$\\]", said) else boxed_answer(response)
+    tail = _in_one_line(response[-TAIL:])
+    stated = _stated(tail, _MARK)
+    return _last(BROKEN.sub(lambda match: match[1] or " ", tail)) if stated is None else stated
+
+
+def line_answer(text: str) -> str | None:
+    """The answer after the last "Answer:"; None without one."""
+    return _stated(_in_one_line(text), _ANSWER_LINE)
+
+
+def number_after(text: str, mark: str) -> str | None:
+    """The answer after the last mark, if it begins with a number; else None.
+
+    >>> number_after("#### 17 + 25 = 42", "####"), number_after("#### $1,080, in all", "####")
+    ('17 + 25 = 42', '$1,080')
+    """
+    _, found, tail = text.rpartition(mark)
+    line = _REMARK.sub("", tail.lstrip(" \t\n\r*_`:").partition("\n")[0]) if found else ""
+    return _said(line) if _NUMERIC.match(as_latex(line[:LONGEST_ANSWER])) else None
+
+
+def last_numbers(text: str) -> str | None:
+    """The last number in a text, with the numbers that it is joined to; None without one.
+
+    >>> last_numbers("so 10-3 = 7."), last_numbers("at -5 degrees"), last_numbers("x = 5 or x = 7"), last_numbers("x")
+    ('7', '-5', '5, 7', None)
+    """
+    return joined_items(text, number_spans(text)[-MOST_ITEMS:])
+
+
+def has_formula(text: str) -> bool:
+    """Whether a text holds a box or a formula between signs, so that it is more than an answer."""
+    return "\\boxed" in text or FORMULA.search(text) is not None
+
+
+def _in_one_line(text: str) -> str:
+    """The text with each displayed formula in one line, between dollars."""
+    return _ENVIRONMENT.sub("$$", _DISPLAY.sub(lambda match: match.group().replace("\n", " "), text))
+
+
+def _stated(text: str, mark: re.Pattern[str]) -> str | None:
+    """The answer after the last mark that a text follows."""
+    for match in reversed(list(mark.finditer(text))):
+        begin = _BEGINNING.match(text, match.end())
+        line = text[begin.end() if begin else match.end() :].partition("\n")[0]
+        if line.strip():
+            return _said(line)
+    return None
+
+
+def _said(phrase: str) -> str:
+    """The answer that a phrase begins with."""
+    phrase = phrase.strip()
+    if "\\boxed" in phrase or "\\fbox" in phrase:
+        return boxed_answer(phrase) or phrase
+    if (formulas := leading_formulas(phrase)) is not None:
+        return formulas
+    said = _CLAUSE.split(phrase, maxsplit=1)[0].strip(" *:_`")
+    if not _SENTENCE.match(said) or hedged(said, ""):
+        return said
+    if verb := _VERB.match(said):
+        return _said(verb[1])
+    found = [match.group() for match in (FORMULA if "$" in said else NUMBER).finditer(said) if match.group()]
+    return content_of(found[0]) if len(found) == 1 else said
+
+
+def _last(text: str) -> str | None:
+    """The last formula or number, whichever is later, with those that it is joined to."""
+    formulas = [match.span() for match in FORMULA.finditer(text)]
+    end = formulas[-1][1] if formulas else 0
+    numbers = [match.span() for match in NUMBER.finditer(text, end) if match.group()]
+    return joined_items(text, [*formulas, *numbers][-MOST_ITEMS:])
