@@ -270,6 +270,9 @@ class ModelOptions(ServerOptions):
             raise ValueError("gpus, pool, python and engine_args are of the engines vllm and sglang: hf has device")
 
 
+GRADE_AT_THE_END = (
+    r"(?i)score:[\s*\[({$]*(?:\\boxed\{)?(-?\d+(?:\.\d+)?)(?:[\s*]*(?:%|(?:/|out of)\s*\d+(?:\.\d+)?))?[\s*\])}$.]*\Z"
+)
 JUDGE_PROMPT = """\
 Question:
 {prompt}
@@ -308,10 +311,13 @@ class JudgeOptions(HttpOptions, ServerOptions):
     max_prompt_length: int = option(8192, "with engine: largest number of tokens of the filled template", ge=1)
     prompt: str = option(JUDGE_PROMPT, "prompt of the judge, with {prompt}, {response} and {ground_truth}")
     pattern: str = option(
-        r"(?i)score:\s*\**\s*(-?\d+(?:\.\d+)?)", "regular expression; its first group, at its last match, is the score"
+        GRADE_AT_THE_END,
+        "regular expression; its first group, at its last match, is the grade; the default one wants it at the end",
     )
     lowest: float = option(0.0, "grade that becomes the score 0")
-    highest: float = option(10.0, "grade that becomes the score 1; a grade beyond either is an error")
+    highest: float = option(
+        10.0, "grade that becomes the score 1; a grade beyond either is an error; 8/100 is 8 of 100"
+    )
     max_tokens: int = option(1024, "largest number of tokens of the judge's answer", ge=1)
     temperature: float = option(0.0, "temperature of the judge", ge=0)
 
