@@ -49,6 +49,14 @@ def test_a_dtype_can_be_chosen_and_a_folder_is_never_replaced(saved, tmp_path, c
     assert "already exists" in capsys.readouterr().err
 
 
+def test_the_folder_is_named_by_out_as_in_other_commands(saved, tmp_path, capsys):
+    assert run(["export", str(saved), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "config.json").is_file()
+    for arguments in ([], ["--out", str(tmp_path / "a"), str(tmp_path / "b")]):
+        assert run(["export", str(saved), *arguments]) == 2
+        assert "--out: must name one new folder" in capsys.readouterr().err
+
+
 def test_what_is_no_whole_checkpoint_is_refused_and_nothing_is_left(saved, tmp_path, capsys):
     assert run(["export", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "is neither a checkpoint nor a run with one" in capsys.readouterr().err
