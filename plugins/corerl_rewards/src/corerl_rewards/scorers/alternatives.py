@@ -37,7 +37,11 @@ _AND_OR = r"\.(?=\s*or\b)|\b(?:and|or|either|vs|versus)\b|[或者和与以及|/]
 _OR = r"(?:\bor\b|或者?)"
 _ALSO = r"\b(?:maybe|perhaps|possibly|alternatively|equivalently|else|even|also|respectively|simply|it|is)\b"
 _NAME = r"[A-Za-z](?:_(?:\w|\{\w+\}))?\s*="
-_BETWEEN_BOXES = re.compile(rf"(?:{_GAP}|{_AND_OR}|{_ALSO}|{_NAME}|for part \([a-z]\)|\+\++)*\\?", re.IGNORECASE)
+_ITEM = r"\n\s*(?:(?:[0-9]{1,2}|[a-z])[.)](?=\s)|[-•](?=\s))"
+_BETWEEN_BOXES = re.compile(
+    rf"(?:{_GAP}|{_AND_OR}|{_ALSO}|{_NAME}|for part \([a-z]\)|\+\++|{_ITEM}|[-–](?=\s*or\b)|(?<=\bor )[-–])*\\?",
+    re.IGNORECASE,
+)
 _BETWEEN = re.compile(  # formulas or numbers: "5 apples or 7 apples", "5 and 7"
     rf"(?:{_WHITE})*(?:\s[a-z]+){{0,2}}(?:{_WHITE})*\.?(?:{_WHITE})*{_OR}(?:{_WHITE}|{_ALSO}|{_NAME})*"
     rf"|(?:{_WHITE})*(?:\band\b|[和与])(?:{_WHITE}|{_NAME})*",

@@ -45,7 +45,10 @@ MOST_ELEMENTS = 24
 _BRACED = re.compile(r"\{(\w)\}")
 _CHOICE = re.compile(
     r"(?:\\(?:text(?:bf|rm|it)?|math(?:rm|bf))\s*\{\s*)?(?:\(([A-J])\)|([A-J])[).:])"
-    r"(?:\s|\\[,;:! ]|~)*\}?(?:\s|\\[,;:! ]|~)*(?=[^\s}])"
+    r"(?:\s|\\[,;:! ]|~)*\}?(?:\s|\\[,;:! ]|~)*(?=[^\s},;/])(?!(?:or|and)\b)"
+)
+_LETTERS = re.compile(
+    r"(?:\\(?:text(?:bf|rm|it)?|math(?:rm|bf))\s*\{\s*)?\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|and\b)\s*\(?[A-J]\)?)+\s*\}?$"
 )
 _SEVERAL_CHOICES = re.compile(r"\b(?:or|and|vs)\b|\([A-J]\)|\b[A-J][).]")
 _SET = re.compile(r"(?:[A-Za-z]\s*=\s*)?\\\{(.*)\\\}|(?:[A-Za-z]\s*=\s*)?\{(.*,.*)\}", re.DOTALL)
@@ -84,7 +87,7 @@ def equal_answers(answer: str, truth: str, timeout: float) -> bool:
         return exact(answer) == exact(truth) and not other_currency(answer, truth)
     if len(answer) > LONGEST_ANSWER:
         return normalise(answer) == normalise(truth)
-    answer, truth = plain_bases(as_latex(answer)), plain_bases(as_latex(truth))
+    answer, truth = (plain_bases(as_latex(_LETTERS.sub(_letters, each.strip()))) for each in (answer, truth))
     return _Grader(timeout).accepts(answer, truth)
 
 
@@ -181,6 +184,8 @@ class _Grader:
 
 def _same_text(one: str, other: str) -> bool:
     """Whether two texts are equal without markup; words also without case and articles."""
+    if "\\pi" in one and ("\\circ" in one) != ("\\circ" in other):
+        return False
     if normalise(one) == normalise(other):
         return True
     words = [
@@ -191,6 +196,11 @@ def _same_text(one: str, other: str) -> bool:
 
 def _bare(choice: str) -> str:
     return normalise(choice).strip("().")
+
+
+def _letters(match: re.Match[str]) -> str:
+    """``A, C`` for ``\\text{(A) and (C)}``."""
+    return ", ".join(re.findall("(?<![A-Za-z])[A-J](?![A-Za-z])", match.group()))
 
 
 def _split_choice(answer: str) -> tuple[str | None, str]:

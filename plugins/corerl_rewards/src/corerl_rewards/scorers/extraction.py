@@ -50,10 +50,13 @@ _ANSWER_LINE = re.compile(rf"{_LINE}|{_COLON}|答案[是为]", re.IGNORECASE | r
 _FINALLY = re.compile(r"\bfinal answer is[ \t:*]*|####[ \t*]*", re.IGNORECASE)
 _BEGINNING = re.compile(r"(?:[\s*_:`#>]|```\w*)*")
 _CLAUSE = re.compile(
-    r"(?<!\.)\.(?:\s+(?!\})|$)|;(?!\s*[-$\\(]*[0-9])|,?\s(?:because|since|which|as|so|not|but|where)\s"
+    r"(?<!\.)\.(?:\s+(?!\})|$)|;(?!\s*[-$\\(]*[0-9])|,?\s\(?(?:because|since|which|as|so|not|but|where)\s"
     r"|,?(?:因为|所以|其中)"
 )
-_REMARK = re.compile(r",\s+(?!(?:or|and|maybe|perhaps|possibly|probably)\b)[a-z]{2}.*")
+_SECOND_THOUGHT = re.compile(
+    r"[,.;]?\s*\(?but\b.{0,40}\b(?:could|might|may|maybe|perhaps|possibly|or)\b", re.IGNORECASE
+)
+_REMARK = re.compile(r",\s+(?!(?:or|and|but|maybe|perhaps|possibly|probably)\b)[a-z]{2}.*")
 _SENTENCE = re.compile(r"[A-Za-z]+['’]?[a-z]*[ \t]+[A-Za-z]{2,}|[\u4e00-\u9fff]{2}")
 _VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
 _NUMERIC = re.compile(
@@ -133,7 +136,10 @@ def _said(phrase: str) -> str:
         return boxed_answer(phrase) or phrase
     if (formulas := leading_formulas(phrase)) is not None:
         return formulas
-    said = _CLAUSE.split(phrase, maxsplit=1)[0].strip(" *:_`")
+    clause = _CLAUSE.search(phrase)
+    if clause and _SECOND_THOUGHT.match(phrase, clause.start()):
+        clause = None
+    said = phrase[: clause.start() if clause else None].strip(" *:_`")
     if not _SENTENCE.match(said) or hedged(said, ""):
         return said
     if verb := _VERB.match(said):

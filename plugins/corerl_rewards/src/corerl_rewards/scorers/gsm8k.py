@@ -1,14 +1,16 @@
 """Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set with answers after ``####``."""
 
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from corerl_rewards.options import Gsm8kOptions
 from corerl_rewards.scorers.characters import answer_text, readable
 from corerl_rewards.scorers.exact_numbers import exact, is_number
 from corerl_rewards.scorers.extraction import last_numbers, number_after
-from corerl_rewards.scorers.units import other_currency
-from corerl_rewards.scorers.values import stated_value
+from corerl_rewards.scorers.units import ratio, split_unit
+from corerl_rewards.scorers.values import LONGEST_ANSWER, stated_value
 
 MARK = "####"
 _DEFAULT = Gsm8kOptions()
@@ -30,8 +32,16 @@ def gsm8k(
     truth = exact(written)
     answer = answer_text(response, options)
     found = number_after(answer, MARK) if options.method == "strict" else last_numbers(answer)
-    if found is None or other_currency(found, written):
-        return {"score": 0.0, "extracted": found}
+    return {"score": float(found is not None and _equals(found, written, truth)), "extracted": found}
+
+
+def _equals(found: str, written: str, truth: Decimal) -> bool:
+    """Whether a number with a unit is the ground truth; 75% is 0.75, too."""
+    if is_number(found) and found.isascii() and written.isascii():
+        return exact(found) == truth
     value = exact(found) if is_number(found) else stated_value(found)
-    correct = value is not None and (value == truth or ("%" in found and value / 100 == truth))
-    return {"score": float(correct), "extracted": found}
+    factor = ratio(split_unit(found[:LONGEST_ANSWER])[1], split_unit(written)[1])
+    if value is None or factor is None:
+        return False
+    wanted = Fraction(truth) / factor
+    return value == wanted or ("%" in found and value / 100 == wanted)

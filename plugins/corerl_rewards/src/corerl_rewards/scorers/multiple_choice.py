@@ -113,7 +113,7 @@ def _patterns(letters: str) -> _Patterns:
     one = rf"[(\[]?(?P<letter>{letter})"
     option = r"[\s:]*(?:(?i:the|option|choice|letter|answer)\s+)*"
     phrase = r"(?:\s*[:=]|\s+-|\s+(?i:is|should be|must be|would be)\b:?|[ \t]*\n)"
-    marked = rf"(?:(?i:\banswer\b){phrase}|答案\s*[是为:]?|故?选\s*:?|####){option}{one}"
+    marked = rf"(?:(?i:\banswer\b){phrase}|答案\s*[是为:]?|故?选择?\s*:?|####){option}{one}"
     verb = (
         r"(?i:option|choice|choose|chose|pick|select|go with|going with|it is|it's|must be|therefore|thus|hence|so)\b"
     )

@@ -27,14 +27,14 @@ _WRAPPER = r"\\(?:text(?:bf|it|rm|sf|normal)?|math(?:rm|bf|it|sf)|[mh]box|operat
 _SPACE = r"(?:\s|\\[,;:! ]|~|\\q?quad(?![A-Za-z]))"
 _DEGREE = r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![A-Za-z])|°"
 _START = re.compile(  # of a unit: in \text{}, a sign, or letters after a number
-    rf"(?:{_SPACE}|/)*(?:(?P<wrapped>{_WRAPPER}|\\[dt]?frac\s*\{{\s*{_WRAPPER}|{_DEGREE}|\\Omega(?![A-Za-z])|[Ω€£¥₹₩₽¢])"
+    rf"(?:{_SPACE}|/)*(?:(?P<wrapped>(?:\\mu\s*)?{_WRAPPER}|\\[dt]?frac\s*\{{\s*{_WRAPPER}|{_DEGREE}|\\Omega(?![A-Za-z])|[Ω€£¥₹₩₽¢])"
     rf"|(?<=[0-9}})π]){_SPACE}*(?=(?:\\mu\s*)?[^\W\d_]))"
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*(-?[1-9])\s*\}?|(?<=[a-zΩμ])(-?[1-4])(?![0-9])")
 _MARKUP = re.compile(rf"{_WRAPPER}|{_SPACE}|\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|[*·×{{}}()\[\]]")
 _TOKEN = re.compile(r"°[CF]?|US\$|μ?[^\W\d_]+(?:[.'][^\W\d_]+)*\.?|[$€£¥₹₩₽¢]|/|\^-?[0-9]|,|\S")
-_OHMS = re.compile(r"(?<=[kMGm])\s+Ω")
+_APART = re.compile(r"(?<=[kMGmμ])\s+(?=Ω)|(?<=μ)\s+(?=[A-Za-z])")
 _PREFIX = re.compile(
     r"(?P<minus>[-−–]?)(?P<sign>(?:US)?\\?\$|[€£¥₹₩₽]|(?:USD|EUR|GBP|JPY|INR|CNY)(?=\s))\s*(?=[-−–]?[.0-9])"
 )
@@ -128,7 +128,7 @@ def _unit(text: str, number: str, bare: bool | None) -> Unit | None:
         return None
     tokens = [
         token.rstrip(".") if len(token) > 1 else token
-        for token in _TOKEN.findall(_OHMS.sub("Ω", _MARKUP.sub(" ", plain)))
+        for token in _TOKEN.findall(_APART.sub("", _MARKUP.sub(" ", plain)))
     ]
     if tokens[-1:] == ["."]:
         tokens.pop()

@@ -31,7 +31,8 @@ _LABEL = re.compile(
     r"\s*(?P<colon>:)?(?P<rest>.*)",
     re.DOTALL,
 )
-_ASSERTS = re.compile(r"(?:\b(?:is|are|was|equals)|[:=])\s*$", re.IGNORECASE)
+_ASSERTS = re.compile(r"(?:\b(?:is|are|was|equals|exactly|precisely|simply|just|only)|[:=])\s*$", re.IGNORECASE)
+_ASIDE = re.compile(r"(?<=[0-9}])\s+(?:\\text\s*\{\s*)?\((?!or\b|and\b)[A-Za-z][A-Za-z '-]{2,60}\)\s*\}?$")
 _REMARK = re.compile(
     r"(?<![A-Za-z\\])(?:not|no|neither|nor|either|if|unless|otherwise|else|maybe|perhaps|possibly|probably|"
     r"likely|guess|think|presumably|about|around|approximately|roughly|nearly|almost|least|most|more|less|fewer|than|"
@@ -146,11 +147,13 @@ def roundings(answer: str) -> Iterator[tuple[str, str]]:
 
 
 def without_label(answer: str) -> str:
-    r"""The answer without words that introduce it.
+    r"""The answer without words that introduce it, and without words in brackets behind it.
 
-    >>> without_label(r"\text{Total: } 5"), without_label(r"\text{The answer is }5"), without_label(r"\text{about }5")
+    >>> without_label(r"\text{Total: } 5"), without_label("the answer is 5 (in all)"), without_label(r"\text{about }5")
     ('5', '5', '\\text{about }5')
     """
+    if not _REMARK.search(answer):
+        answer = _ASIDE.sub("", answer)
     match = _LABEL.fullmatch(answer)
     if match is None or not match["rest"].strip():
         return answer
