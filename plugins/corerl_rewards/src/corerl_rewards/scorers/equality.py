@@ -29,6 +29,7 @@ from corerl_rewards.scorers.values import (
     alternatives,
     claims,
     hedged,
+    is_choice,
     in_brackets,
     number,
     other_base,
@@ -122,7 +123,7 @@ class _Grader:
         found = alternatives(answer)
         if len(found) == 1 or as_interval(answer) is not None:
             return self._same_part(found[0] if len(found) == 1 else answer, truth)
-        if (inside := in_brackets(truth)) and inside[0] == "()":
+        if (inside := in_brackets(truth)) and inside[0] == "()" and not is_choice(answer):
             return self._same_in_order([_ASSIGNMENT.sub(r"\2", part) for part in found], inside[1])
         return bool(found) and all(self._same_part(part, truth) for part in found)
 

@@ -20,6 +20,7 @@ import re
 from corerl_rewards.scorers.alternatives import (
     BROKEN,
     FORMULA,
+    NEAR,
     NUMBER,
     boxed_answer,
     content_of,
@@ -36,10 +37,15 @@ TAIL = 4000
 MOST_ITEMS = 50
 """numbers at the end of a response that may be one answer"""
 
+_DISPLAYS = "equation|align|gather|multline|eqnarray|flalign|displaymath|math"
 _DISPLAY = re.compile(
-    r"\$\$.{1,1000}?\$\$|\\\[.{1,1000}?\\\]|\\begin\{(equation|align|gather)(\*?)\}.{1,1000}?\\end\{\1\2\}", re.DOTALL
+    rf"\$\$.{{1,1000}}?\$\$|\\\[.{{1,1000}}?\\\]|\\begin\{{({_DISPLAYS})(\*?)\}}.{{1,1000}}?\\end\{{\1\2\}}", re.DOTALL
 )
-_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:equation|align|gather)\*?\}")
+_ENVIRONMENT = re.compile(rf"\\(?:begin|end)\{{(?:{_DISPLAYS})\*?\}}")
+_ALIGNMENT = re.compile(r"\\(?:begin|end)\{(?:aligned|gathered|split)\}|(?<!\\)&(?=\s*=)|(?<==)\s*&")
+_CONTINUED = re.compile(  # by an alternative in a line of its own
+    r"(?<![A-Za-z]or)\s*\n\s*(?=(?:or|and)\b\W*(?:[A-Za-z]+\s+){0,2}[-$\\(0-9])|(?<=[^A-Za-z]or)\s*\n\s*", re.IGNORECASE
+)
 _LINE = r"^[ \t#>*_]*(?:final[ \t]+|最终)?(?:answer|答案)[ \t*_]*$"
 _COLON = r"(?:(?<![A-Za-z])answers?|答案)[\])\"]?[ \t*_]*[:=]"
 _MARK = re.compile(
@@ -47,15 +53,25 @@ _MARK = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _ANSWER_LINE = re.compile(rf"{_LINE}|{_COLON}|答案[是为]", re.IGNORECASE | re.MULTILINE)
+_EXPRESSION = re.compile(r"(?<![0-9.,])[0-9][0-9.,]*(?:\s?[-–/^*×:+]\s?[0-9.,]*)+$")
 _FINALLY = re.compile(r"\bfinal answer is[ \t:*]*|####[ \t*]*", re.IGNORECASE)
-_BEGINNING = re.compile(r"(?:[\s*_:`#>]|```\w*)*")
+_BEGINNING = re.compile(r"(?:[\s*_:`#]|```\w*|(?<=\n)>)*")
 _CLAUSE = re.compile(
     r"(?<!\.)\.(?:\s+(?!\})|$)|;(?!\s*[-$\\(]*[0-9])|,?\s\(?(?:because|since|which|as|so|not|but|where)\s"
     r"|,?(?:因为|所以|其中)"
 )
 _SECOND_THOUGHT = re.compile(
-    r"[,.;]?\s*\(?but\b.{0,40}\b(?:could|might|may|maybe|perhaps|possibly|or)\b", re.IGNORECASE
+    r"[,.;]?\s*\(?(?:but\b.{0,40}\b(?:could|might|may|maybe|perhaps|possibly|or)\b|or\b)", re.IGNORECASE
 )
+_ABOUT = re.compile(r"^~(?=\s*[-$0-9])")
+_DENIAL = re.compile(
+    r"(?:\b(?:not|never|cannot|unlikely|doubt|neither|nor|rather than|instead of)\b|n['’]t\b|不)"
+    r"(?:(?![,.;:!?]|\b(?:so|then|thus|therefore|hence|but|because|since|and|yet|means?|implies|leaves)\b).)*$"
+    r"|(?:\b(?:if|unless|whether|suppos(?:e|ing)|assum(?:e|ing))(?:\s+that)?(?:\s+the(?:\s+\w+)?)?|如果|假如)\s*$",
+    re.IGNORECASE,
+)
+"""a word that denies the rest of its clause, or supposes what follows"""
+
 _REMARK = re.compile(r",\s+(?!(?:or|and|but|maybe|perhaps|possibly|probably)\b)[a-z]{2}.*")
 _SENTENCE = re.compile(r"[A-Za-z]+['’]?[a-z]*[ \t]+[A-Za-z]{2,}|[\u4e00-\u9fff]{2}")
 _VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
@@ -106,7 +122,10 @@ def last_numbers(text: str) -> str | None:
     >>> last_numbers("so 10-3 = 7."), last_numbers("at -5 degrees"), last_numbers("x = 5 or x = 7"), last_numbers("x")
     ('7', '-5', '5, 7', None)
     """
-    return joined_items(text, number_spans(text)[-MOST_ITEMS:])
+    spans = number_spans(text)[-MOST_ITEMS:]
+    if spans and (expression := _EXPRESSION.search(text, spans[-1][0] and max(0, spans[-1][0] - NEAR), spans[-1][0])):
+        spans = [*spans[:-1], (expression.start(), spans[-1][1])]
+    return joined_items(text, spans)
 
 
 def has_formula(text: str) -> bool:
@@ -114,14 +133,29 @@ def has_formula(text: str) -> bool:
     return "\\boxed" in text or FORMULA.search(text) is not None
 
 
+def denied(text: str, place: int) -> bool:
+    """Whether the clause before a place denies or supposes the rest.
+
+    >>> denied("I don't think the answer is 7", 14), denied("It is not 5, so the answer is 7", 13)
+    (True, False)
+    """
+    return _DENIAL.search(text[max(0, place - NEAR) : place].rpartition("\n")[2]) is not None
+
+
 def _in_one_line(text: str) -> str:
-    """The text with each displayed formula in one line, between dollars."""
-    return _ENVIRONMENT.sub("$$", _DISPLAY.sub(lambda match: match.group().replace("\n", " "), text))
+    """The text with each displayed formula, and its alternatives, in one line, between dollars."""
+    return _CONTINUED.sub(" ", _ENVIRONMENT.sub("$$", _DISPLAY.sub(_line, text)))
+
+
+def _line(formula: re.Match[str]) -> str:
+    return _ALIGNMENT.sub(" ", formula.group().replace("\n", " "))
 
 
 def _stated(text: str, mark: re.Pattern[str]) -> str | None:
     """The answer after the last mark that a text follows."""
     for match in reversed(list(mark.finditer(text))):
+        if denied(text, match.start()):
+            continue
         begin = _BEGINNING.match(text, match.end())
         line = text[begin.end() if begin else match.end() :].partition("\n")[0]
         if line.strip():
@@ -131,7 +165,7 @@ def _stated(text: str, mark: re.Pattern[str]) -> str | None:
 
 def _said(phrase: str) -> str:
     """The answer that a phrase begins with."""
-    phrase = phrase.strip()
+    phrase = _ABOUT.sub("about ", phrase.strip())
     if "\\boxed" in phrase or "\\fbox" in phrase:
         return boxed_answer(phrase) or phrase
     if (formulas := leading_formulas(phrase)) is not None:

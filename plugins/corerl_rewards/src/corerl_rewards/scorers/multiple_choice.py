@@ -31,6 +31,7 @@ from corerl_rewards.scorers.alternatives import boxed_answer
 from corerl_rewards.scorers.boxed import last_boxes
 from corerl_rewards.scorers.characters import answer_text, readable
 from corerl_rewards.scorers.countdown import last_answer
+from corerl_rewards.scorers.extraction import denied
 
 _DRESS = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf))(?=\s*\{)|\\[()\[\],;!]|[*_$\\{}`]|(?<!\w)['\"]|['\"](?!\w)")
 TAIL = 2000
@@ -64,15 +65,19 @@ def chosen(response: str, letters: str) -> str | None:
     tail = response[-TAIL:]
     begin, part = _framed(response)
     after = _undressed(tail[max(0, begin - len(response) + len(tail)) :])
-    if marks := list(patterns.marked.finditer(after)):
+    marks = [match for match in patterns.marked.finditer(after) if not denied(after, match.start())]
+    if marks:
         return _single(marks[-1], patterns)
     if part is not None:
         return _single(patterns.alone.match(_undressed(part).strip()), patterns)
     text = _undressed(tail).rstrip()
     said = [match for pattern in (patterns.named, patterns.judged) for match in pattern.finditer(text)]
-    said = [match for match in said if not patterns.rejected.match(text, match.end())]
-    last = max(said, key=lambda match: match.end(), default=None)
-    return _single(last or patterns.alone.match(text.rpartition("\n")[2].strip()), patterns)
+    said = [each for each in said if not patterns.rejected.match(text, each.end()) and not denied(text, each.start())]
+    if said:
+        return _single(max(said, key=lambda match: match.end()), patterns)
+    *before, last = text.rsplit("\n", 2)[-2:]
+    is_list = before and patterns.item.match(before[0].strip())
+    return None if is_list else _single(patterns.alone.match(last.strip()), patterns)
 
 
 def _framed(response: str) -> tuple[int, str | None]:
@@ -93,6 +98,7 @@ class _Patterns(NamedTuple):
     named: re.Pattern[str]
     judged: re.Pattern[str]
     rejected: re.Pattern[str]
+    item: re.Pattern[str]
     another: re.Pattern[str]
 
 
@@ -115,7 +121,7 @@ def _patterns(letters: str) -> _Patterns:
     phrase = r"(?:\s*[:=]|\s+-|\s+(?i:is|should be|must be|would be)\b:?|[ \t]*\n)"
     marked = rf"(?:(?i:\banswer\b){phrase}|答案\s*[是为:]?|故?选择?\s*:?|####){option}{one}"
     verb = (
-        r"(?i:option|choice|choose|chose|pick|select|go with|going with|it is|it's|must be|therefore|thus|hence|so)\b"
+        r"(?i:option|choice|choose|chose|pick|select|go with|going with|leaves|it is|it's|must be|therefore|thus|hence|so)\b"
     )
     return _Patterns(
         re.compile(rf"(?:(?i:option|choice|answer)\s*:?\s*)?{one}(?:[)\].:,;?]|\s*$|\s+(?=(?i:or|and)\b))"),
@@ -128,5 +134,10 @@ def _patterns(letters: str) -> _Patterns:
         re.compile(
             r"[)\]]?\s*(?:is|was|are|seems|looks|would|could|can|may|might|has|does)\b(?!\s+(?:the\s+)?(?:correct|right|best|true|answer)\b)"
         ),
-        re.compile(rf"[)\]]?\s*(?:\?|(?:,|/|&|or\b|and\b|vs\b)\s*(?i:option\s+)?[(\[]?(?:{letter}))"),
+        re.compile(rf"[(\[]?{capital}(?:[)\].:]|\s*$)"),
+        re.compile(
+            r"[)\]]?\s*(?:\?|\(?,?\s*(?:or|或)\s*(?:something|another|some|other|else|none|perhaps|maybe|possibly|都)"
+            rf"|(?:[\s,;/|&+(]|[-=]+>|→|\b(?:or|and|vs)\b\.?|[或和与及者以])+(?i:option\s+)?[(\[]?(?:{letter})"
+            r"(?!\s+(?:is|are|was)\s+(?:wrong|incorrect|not|false)\b))"
+        ),
     )

@@ -14,7 +14,7 @@ _FRACTION = re.compile("[¼-¾⅐-⅞↉]")
 _PUNCTUATION = re.compile(f"[{re.escape(string.punctuation)}]")
 _OF_NUMBERS = re.compile(  # a point, comma, colon or stroke between digits, a point before digits, a sign
     r"(?<=[0-9])(?:[.:/]|,(?![0-9]{3}(?![0-9])))(?=[0-9])|(?<![\w.])\.(?=[0-9])|(?<![A-Za-z])-(?=[$.]?[0-9])"
-    r"|\+|(?<=[A-Za-z])#|(?<=\b[A-Za-z])-(?!\w)"
+    r"|\+|(?<=\w)[\^*](?=\w)|(?<=[A-Za-z])#|(?<=\b[A-Za-z])-(?!\w)"
 )
 _RELATIONS = re.compile(r"\s*([<=>])\s*")
 

@@ -9,7 +9,7 @@ answer                                   ground truth             verdict
 ``10\text{ km/h}``, ``10\text{ m}``      ``10\text{ m/s}``        wrong
 ``20^\circ\text{F}``                     ``20^\circ\text{C}``     wrong: temperatures have no factor
 ``18\text{ cents}``                      ``\$0.18``               right
-``12\text{ red apples}``                 ``12\text{ apples}``     right: they share a word
+``12\text{ red apples}``                 ``12\text{ apples}``     right: apples of some kind
 ``12\text{ oranges}``                    ``12\text{ apples}``     wrong
 ``36\text{ square units}``               ``36\text{ cm}^2``       right: "units" stand for any
 =======================================  =======================  ===================================
@@ -91,7 +91,8 @@ def ratio(unit: Unit | None, other: Unit | None) -> Fraction | None:
     if unit is None or other is None or _is_any(unit) or _is_any(other):
         return Fraction(1)
     words, others = (_words(each) for each in (unit, other))
-    alike = unit.powers - words == other.powers - others and (bool(words & others) or not (words or others))
+    same_thing = bool(words) == bool(others) and (words <= others or words >= others)
+    alike = unit.powers - words == other.powers - others and same_thing
     return unit.factor / other.factor if alike else None
 
 
@@ -192,7 +193,7 @@ def _word(token: str) -> Unit:
 def _things(tokens: list[str], number: str, bare: bool | None) -> Unit | None:
     """Words for counted things after a number."""
     words = [token for token in tokens if token[:1].isalpha()]
-    named = [word for word in words if word.lower() not in _FILLING]
+    named = _up_to_plural([word for word in words if word.lower() not in _FILLING])
     allowed = all(token[:1].isalpha() or token in (",", ".", "'", "-") for token in tokens)
     if not words or not allowed or len(words) > 6 or not re.search(r"[0-9})π]$", number):
         return None
@@ -201,6 +202,12 @@ def _things(tokens: list[str], number: str, bare: bool | None) -> Unit | None:
     return (
         Unit(Fraction(1), frozenset(each for word in named for each in _word(word).powers)) if named else known("unit")
     )
+
+
+def _up_to_plural(words: list[str]) -> list[str]:
+    """The words up to the first plural, the thing that is counted: red apples of "red apples left"."""
+    plural = next((place for place, word in enumerate(words, 1) if singular(word) != word.lower()), len(words))
+    return words[:plural]
 
 
 def _is_variable(words: list[str]) -> bool:

@@ -33,6 +33,8 @@ _LABEL = re.compile(
 )
 _ASSERTS = re.compile(r"(?:\b(?:is|are|was|equals|exactly|precisely|simply|just|only)|[:=])\s*$", re.IGNORECASE)
 _ASIDE = re.compile(r"(?<=[0-9}])\s+(?:\\text\s*\{\s*)?\((?!or\b|and\b)[A-Za-z][A-Za-z '-]{2,60}\)\s*\}?$")
+_CHOICE = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|或|\\lor(?![A-Za-z])")
+_OPEN_END = re.compile(r"(?:[.,]\s*[0-9]*\s*(?:\.\.\.|…|\\[lc]?dots)|(?<![A-Za-z\\])(?:or|and|或))[\s.}]*$")
 _REMARK = re.compile(
     r"(?<![A-Za-z\\])(?:not|no|neither|nor|either|if|unless|otherwise|else|maybe|perhaps|possibly|probably|"
     r"likely|guess|think|presumably|about|around|approximately|roughly|nearly|almost|least|most|more|less|fewer|than|"
@@ -52,12 +54,17 @@ _NUMBER_WORDS = {name: Fraction(value) for value, name in enumerate(f"one {_NAME
 
 
 def hedged(answer: str, truth: str) -> bool:
-    r"""Whether the answer has a word that leaves it open, such as "more", "maybe" and "not", and the truth does not.
+    r"""Whether a word such as "more", "maybe" and "not", or dots, leave the answer open, and not the truth.
 
     >>> hedged(r"42 \text{ or more}", "42"), hedged(r"42 \text{ songs}", "42"), hedged(r"\text{not odd}", r"\text{not}")
     (True, False, False)
     """
-    return _REMARK.search(answer) is not None and _REMARK.search(truth) is None
+    return any(pattern.search(answer) and not pattern.search(truth) for pattern in (_REMARK, _OPEN_END))
+
+
+def is_choice(answer: str) -> bool:
+    """Whether alternatives are joined by "or"."""
+    return _CHOICE.search(answer) is not None
 
 
 def other_base(answer: str, truth: str) -> bool:
