@@ -68,9 +68,9 @@ def test_the_scale_and_the_pattern_are_options() -> None:
         ("Score: [[7]]", 0.7),
         (r"Score: $\boxed{7}$", 0.7),
         ("<think>Score: 2?</think>\nScore: 7", 0.7),
+        ("<|begin_of_thought|>Score: 2<|end_of_thought|>Score: 7", 0.7),
         ("Score: 2?</think>\nScore: 7", 0.7),
         ("[THINK]Score: 2[/THINK]Score: 7", 0.7),
-        ("Score: 7 <think>or Score: 2", 0.7),
     ],
 )
 def test_the_grade_at_the_end_of_the_answer_counts_on_its_own_scale(text: str, score: float) -> None:
@@ -86,6 +86,11 @@ def test_the_grade_at_the_end_of_the_answer_counts_on_its_own_scale(text: str, s
         "Score: 7 would be fair, but",
         "Score: 7\nWait, I must look at the second step again.",
         "<think>Maybe Score: 2",
+        "Score: 7 <think>or Score: 2",
+        "<Think>Score: 2",
+        "<seed:think>Score: 2",
+        "<|begin_of_thought|>Score: 2",
+        "◁think▷Score: 2",
         "<think>a</think> <think>Score: 2",
         "[THINK]Score: 2",
         "<think>Score: 2</think>",

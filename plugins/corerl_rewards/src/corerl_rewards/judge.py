@@ -12,7 +12,7 @@ answer of the judge, with a scale from 0 to 10        result
 ``Score: 8/100``, ``Score: 8%``                       0.08: its own scale
 ``… Score: 10 if it were right. It is``               error: the default pattern wants it at the end
 any, cut off at ``max_tokens``                        error
-``<think>… Score: 2``                                 error: the reasoning is no answer
+``<think>… Score: 2``                                 error: the answer is not finished
 none, ``Score: 11``                                   error
 ====================================================  ===========================================
 
@@ -39,7 +39,10 @@ LONGEST = 100_000
 
 _UNFINISHED = ("length", "content_filter")
 _SCALE = re.compile(r"[\s*]*(?:(?P<percent>%)|(?:/|out of)\s*(?P<top>\d+(?:\.\d+)?))")
-_REASONING = re.compile(r"<(/?)(?:think|thinking|reasoning|thought)>|\[(/?)THINK\]")
+_REASONING = re.compile(
+    r"[<◁](?P<end>/)?(?:\w+:)?(?:think|thinking|reasoning|thought)[>▷]|\[(?P<close>/)?think\]|<\|(?:begin|(?P<last>end))_of_thought\|>",
+    re.IGNORECASE,
+)
 _PLACE = re.compile(r"\{(prompt|response|ground_truth)\}")
 
 
@@ -144,9 +147,8 @@ class JudgeRewardManager:
 
 
 def _without_reasoning(text: str) -> str:
-    """The text after the last reasoning, and before one that does not end."""
+    """The text after the last reasoning; '' if the reasoning does not end."""
     tags = list(_REASONING.finditer(text))
-    closing = [tag for tag in tags if tag[1] or tag[2]]
-    begin = closing[-1].end() if closing else 0
-    end = next((tag.start() for tag in tags if tag.start() >= begin and tag not in closing), len(text))
-    return text[begin:end]
+    if not tags:
+        return text
+    return text[tags[-1].end() :] if any(tags[-1].groupdict().values()) else ""

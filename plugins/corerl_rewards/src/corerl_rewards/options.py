@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class Gsm8kOptions(ReasoningOptions):
     """Options of the scorers ``gsm8k`` and ``arithmetic``."""
 
-    method: Literal["strict", "flexible"] = option(
-        "strict", "strict: the number after the last ####; flexible: the last number in the response"
+    method: Literal["strict", "flexible", "fallback"] = option(
+        "strict",
+        "strict: the number after the last ####; flexible: the last number in the response; fallback: the number after "
+        "the last ####, without one the last box, without either the last number",
     )
 
 

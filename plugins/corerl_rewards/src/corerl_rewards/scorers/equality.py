@@ -100,6 +100,8 @@ class _Grader:
 
     def accepts(self, answer: str, truth: str) -> bool:
         """Whether the answer is the truth; each may begin with the letter of a choice: ``(C) 12``."""
+        if hedged(answer, truth):
+            return False
         if _same_text(answer, truth):
             return True
         (letter, value), (wanted, truth) = _split_choice(answer), _split_choice(truth)
@@ -112,7 +114,7 @@ class _Grader:
         return self._same(value, truth)
 
     def _same(self, answer: str, truth: str) -> bool:
-        if hedged(answer, truth) or other_base(answer, truth):
+        if other_base(answer, truth):
             return False
         if number(split_unit(truth)[0]) is not None:
             found = alternatives(answer)

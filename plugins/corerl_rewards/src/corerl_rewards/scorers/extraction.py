@@ -52,6 +52,7 @@ _MARK = re.compile(
     rf"{_LINE}|{_COLON}|\banswers?[ \t*_]+(?:is|are|should be|must be)(?![a-z])|答案[是为]|####",
     re.IGNORECASE | re.MULTILINE,
 )
+_PHRASE = re.compile(rf"(?:{_MARK.pattern})(?:(?!\.\s)[^\n])*", re.IGNORECASE | re.MULTILINE)
 _ANSWER_LINE = re.compile(rf"{_LINE}|{_COLON}|答案[是为]", re.IGNORECASE | re.MULTILINE)
 _EXPRESSION = re.compile(r"(?<![0-9.,])[0-9][0-9.,]*(?:\s?[-–/^*×:+]\s?[0-9.,]*)+$")
 _FINALLY = re.compile(r"\bfinal answer is[ \t:*]*|####[ \t*]*", re.IGNORECASE)
@@ -97,7 +98,7 @@ def final_answer(response: str) -> str | None:
         return _said(said) if re.match(r"[-−–$\\(\[]*[0-9$\\]", said) else boxed_answer(response)
     tail = _in_one_line(response[-TAIL:])
     stated = _stated(tail, _MARK)
-    return _last(BROKEN.sub(lambda match: match[1] or " ", tail)) if stated is None else stated
+    return _last(BROKEN.sub(lambda match: match[1] or " ", _without_denied(tail))) if stated is None else stated
 
 
 def line_answer(text: str) -> str | None:
@@ -140,6 +141,11 @@ def denied(text: str, place: int) -> bool:
     (True, False)
     """
     return _DENIAL.search(text[max(0, place - NEAR) : place].rpartition("\n")[2]) is not None
+
+
+def _without_denied(text: str) -> str:
+    """The text without phrases such as "the answer is 7" that are denied or supposed."""
+    return _PHRASE.sub(lambda match: "" if denied(text, match.start()) else match.group(), text)
 
 
 def _in_one_line(text: str) -> str:

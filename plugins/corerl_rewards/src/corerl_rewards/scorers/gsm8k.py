@@ -1,11 +1,27 @@
-"""Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set with answers after ``####``."""
+r"""Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set with answers after ``####``.
 
+===================================  ==========  ==========  ==========
+end of the response                  strict      flexible    fallback
+===================================  ==========  ==========  ==========
+``#### 18``                          18          18          18
+``\boxed{18}``, after 2 steps        none        2           18
+``so 18 apples``                     none        18          18
+``#### Step 2``, and below ``18``    none        18          18
+``#### 18 or 19``                    18, 19      18, 19      18, 19
+===================================  ==========  ==========  ==========
+
+Several numbers are no answer.
+"""
+
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from corerl_rewards.options import Gsm8kOptions
+from corerl_rewards.scorers.alternatives import boxed_answer
+from corerl_rewards.scorers.boxed import last_boxes
 from corerl_rewards.scorers.characters import answer_text, readable
 from corerl_rewards.scorers.exact_numbers import exact, is_number
 from corerl_rewards.scorers.extraction import last_numbers, number_after
@@ -13,6 +29,8 @@ from corerl_rewards.scorers.units import ratio, split_unit
 from corerl_rewards.scorers.values import LONGEST_ANSWER, stated_value
 
 MARK = "####"
+_HEADING = re.compile(r"#{4,}[ \t*]*(?:[0-9]{1,2}[.):][ \t]+)?[A-Za-z][^\n]*\n(?=\s*\S)")
+"""a line that begins as an answer does, with a title and further text below"""
 _DEFAULT = Gsm8kOptions()
 
 
@@ -30,9 +48,19 @@ def gsm8k(
     """
     written = readable(str(ground_truth))
     truth = exact(written)
-    answer = answer_text(response, options)
-    found = number_after(answer, MARK) if options.method == "strict" else last_numbers(answer)
+    found = _FOUND[options.method](answer_text(response, options))
     return {"score": float(found is not None and _equals(found, written, truth)), "extracted": found}
+
+
+def _first_form(answer: str) -> str | None:
+    """The number after the mark, else the box, else the last number."""
+    answer = _HEADING.sub("", answer)
+    if MARK in answer:
+        return number_after(answer, MARK)
+    return boxed_answer(answer) if last_boxes(answer, most=1) else last_numbers(answer)
+
+
+_FOUND = {"strict": lambda answer: number_after(answer, MARK), "flexible": last_numbers, "fallback": _first_form}
 
 
 def _equals(found: str, written: str, truth: Decimal) -> bool:

@@ -120,9 +120,7 @@ def _patterns(letters: str) -> _Patterns:
     option = r"[\s:]*(?:(?i:the|option|choice|letter|answer)\s+)*"
     phrase = r"(?:\s*[:=]|\s+-|\s+(?i:is|should be|must be|would be)\b:?|[ \t]*\n)"
     marked = rf"(?:(?i:\banswer\b){phrase}|答案\s*[是为:]?|故?选择?\s*:?|####){option}{one}"
-    verb = (
-        r"(?i:option|choice|choose|chose|pick|select|go with|going with|leaves|it is|it's|must be|therefore|thus|hence|so)\b"
-    )
+    verb = r"(?i:option|choice|choose|chose|pick|select|go with|going with|leaves|it is|it's|must be|therefore|thus|hence|so)\b"
     return _Patterns(
         re.compile(rf"(?:(?i:option|choice|answer)\s*:?\s*)?{one}(?:[)\].:,;?]|\s*$|\s+(?=(?i:or|and)\b))"),
         re.compile(marked),
