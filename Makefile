@@ -121,6 +121,7 @@ pages: metrics-page verl-page
 	$(BIN)/python -m scripts.pages.algorithms
 	$(BIN)/python -m scripts.pages.bias
 	$(BIN)/python -m scripts.pages.models
+	$(BIN)/python -m scripts.pages.sizes
 
 gallery: $(INSTALLED)
 	$(BIN)/python -m scripts.pages.gallery

@@ -15,7 +15,7 @@ os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read at the i
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would have them wait for everything else, against deadlines
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # idle workers, which no actor of ours is put into
 
-GROUPS = ("ray runs", "vllm", "ray", "ranks", "new plugins")
+GROUPS = ("ray runs", "vllm", "ray", "ranks", "real weights", "new plugins")
 """of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first"""
 
 ENDING = pytest.StashKey[list[Callable[[], None]]]()

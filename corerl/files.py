@@ -7,7 +7,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +16,41 @@ from corerl.errors import ConfigError, CoreRLError, RequestError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
 """errors of a disk that is full, read-only or gone"""
 
+CAUSES = 20
+"""errors behind an error, at most"""
+
 NAME = 200
 """bytes of a folder's name at most: a file system takes 255, with what temporary names add"""
+
+REMOVALS = 20
+"""attempts to remove a folder that others change"""
 
 LARGEST_TEXT = 256 * 2**20
 """bytes of a text file, at most"""
 
 
 @contextmanager
-def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
+def atomic_path(path: Path, *, folder: bool = False, mark: str = "") -> Iterator[Path]:
     """A temporary name beside ``path``, renamed to ``path`` on success and removed after an exception.
 
     An existing file is replaced at once, an existing folder by two renames.
 
     Args:
         folder: make an empty folder of the temporary name.
+        mark: part of the temporary name, if others may still write to that of an earlier attempt.
 
     Raises:
         RequestError: a folder is in the place of a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}{mark}.tmp")
     remove(temporary)
     if folder:
         temporary.mkdir()
     try:
         yield temporary
+        if folder:
+            set_usual_modes(temporary)
         if folder and path.exists():
             aside = path.with_name(f".{path.name}.old.tmp")
             remove(aside)
@@ -166,6 +175,16 @@ def _is_elsewhere(error: OSError, path: Path) -> bool:
     return error.errno in DISK or outside
 
 
+def disk_error(error: BaseException) -> BaseException:
+    """The error of the disk behind an error of a library, such as torch's writer; otherwise the error itself."""
+    found: BaseException | None = error
+    for _ in range(CAUSES):
+        if found is None or (isinstance(found, OSError) and found.errno in DISK):
+            return found or error
+        found = found.__cause__ or found.__context__
+    return error
+
+
 def room(path: Path) -> str:
     """The free bytes at a path, for messages; the nearest existing folder is named."""
     folder = next((each for each in (path, *path.absolute().parents) if each.is_dir()), Path("/"))
@@ -176,14 +195,24 @@ def room(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Delete a file or a folder if it is there; others may write or delete in the folder meanwhile."""
+    for attempt in range(REMOVALS):
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
+            return
+        shutil.rmtree(path, ignore_errors=attempt < REMOVALS - 1)
 
 
 def unused(path: Path) -> Path:
     """``path``, or ``path-2``, ``path-3``, …: the first that does not exist."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], numbered) if not each.exists())
+    return next(each for each in itertools.chain([path], numbered) if not os.path.lexists(each))
+
+
+def set_usual_modes(folder: Path) -> None:
+    """Give the files in a new folder the permissions that the umask allows; safetensors writes for the owner alone."""
+    allowed = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            with suppress(OSError):  # a file system without modes
+                path.chmod(stat.S_IMODE(path.stat().st_mode) | allowed)

@@ -208,11 +208,17 @@ def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evalua
 
 @hookspec
 def check_resumed(
-    checkpoint: Any, config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
-) -> None:
+    checkpoint: Any,
+    config: "TrainConfig",
+    versions: Mapping[str, str],
+    aliases: Mapping[str, str],
+    digests: Mapping[str, str],
+) -> "Iterable[str] | None":
     """Raise ConfigError if a run must not resume a checkpoint (:class:`corerl.checkpoint.resume.Checkpoint`).
 
-    ``config`` and ``versions``, distribution -> version, are those of the run; ``aliases``: of all plugins."""
+    Return the parts of its state that the run does not take: see :meth:`Checkpoint.without`. ``config``, ``versions``,
+    distribution -> version, and ``digests`` (:mod:`corerl.checkpoint.identity`) are those of the run; ``aliases``: of
+    all plugins."""
 
 
 @hookspec(firstresult=True)

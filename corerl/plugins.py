@@ -21,11 +21,11 @@ import corerl
 from corerl import hookspecs
 from corerl.contracts.kinds import Kind
 from corerl.contracts.options import did_you_mean
-from corerl.errors import NameClashError, PluginError
+from corerl.errors import NameClashError, PluginError, UntrustedError
 from corerl.registry import Entry, Owner, Registries, Registry
 from corerl.registry.base import known_names
 from corerl.registry.installed import GROUP, PluginPoint, normal, plugin_points
-from corerl.registry.modules import load_file, load_object
+from corerl.registry.modules import load_file, load_object, may_run, trusted_files
 
 DISABLE_VARIABLE = "CORERL_DISABLE_PLUGINS"
 
@@ -63,21 +63,20 @@ class Plugins:
     Args:
         load: Python files with hooks, beside the installed plugins.
         disable: distributions to leave out, in addition to the variable ``CORERL_DISABLE_PLUGINS`` (commas).
-        untrusted: files of a config that are not loaded; no ``module:attribute`` is imported either. None: all is
-            trusted.
 
     A plugin with a failed import is recorded as broken. Its error is raised when one of its names is selected.
+
+    Attributes:
+        untrusted: files that must not run (:func:`corerl.registry.modules.untrusted`), which are not loaded.
 
     Raises:
         PluginError: ``disable`` names a distribution that is neither installed nor one of CoreRL's.
     """
 
-    def __init__(
-        self, load: Sequence[str] = (), disable: Sequence[str] = (), untrusted: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, load: Sequence[str] = (), disable: Sequence[str] = ()) -> None:
         self.registries = Registries()
         self.records: list[PluginRecord] = []
-        self._untrusted = untrusted
+        self.untrusted: list[str] = []
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self.hooks = [
@@ -92,7 +91,10 @@ class Plugins:
         if disable:
             self._check_disabled(disable)
         for path in {Path(path).expanduser().resolve(): path for path in load}.values():
-            self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
+            if may_run(path):
+                self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
+            else:
+                self.untrusted.append(path)
         for record in self.records:  # once all kinds are there
             if record.status == "ok":
                 self._register(record)
@@ -137,7 +139,6 @@ class Plugins:
 
     def _open(self, name: str, registry: Registry[Any]) -> None:
         registry.missing_hint = self._missing_hint
-        registry.trusted = self._untrusted is None
         hook = hookspecs.registration_hook(name)
         self.hooks.append(hook)
         self._manager.add_hookspecs(type("Registration", (), {hook: hookspecs.hookspec(_registration)}))
@@ -234,13 +235,18 @@ class Plugins:
                 raise PluginError(f"plugins.disable: no plugin is called '{name}'{did_you_mean(name, known)}")
 
     def _missing_hint(self, kind: str, name: str) -> str:
-        """The possible source of an unknown name: a plugin that is not installed, disabled or broken; else ''."""
+        """The possible source of an unknown name: a plugin that is not installed, disabled or broken; else ''.
+
+        Raises:
+            UntrustedError: the name may come from a file that must not run.
+        """
         if name.endswith(".py"):
             return f": of a file, the function is named, too: {name}:FUNCTION"
         distribution = known_names(kind).get(name)
         if distribution is None:
-            if self._untrusted:
-                return f"; it may come from {', '.join(self._untrusted)}, which was not loaded: --trust loads it"
+            if self.untrusted:
+                files = ", ".join(self.untrusted)
+                raise UntrustedError(f"{kind} '{name}' may come from {files}, which was not loaded: --trust loads it")
             broken = [f"{record.name} ({record.error})" for record in self.records if record.status == "broken"]
             return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
         reason = f"which is not installed (pip install {distribution})"
@@ -253,23 +259,21 @@ class Plugins:
         return f": it comes with {distribution}, {reason}"
 
 
-def load_plugins(
-    load: tuple[str, ...] = (), disable: tuple[str, ...] = (), untrusted: tuple[str, ...] | None = None
-) -> Plugins:
+def load_plugins(load: tuple[str, ...] = (), disable: tuple[str, ...] = ()) -> Plugins:
     """The plugins of this process, cached by the arguments: plain strings, so worker processes load the same plugins.
 
     Args:
-        load, disable, untrusted: as for :class:`Plugins`.
+        load, disable: as for :class:`Plugins`.
 
     Raises:
         PluginError: a file in ``load`` is broken.
     """
-    return _loaded(load, disable, untrusted)
+    return _loaded(load, disable, trusted_files.get() if load else None)
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(load: tuple[str, ...], disable: tuple[str, ...], untrusted: tuple[str, ...] | None) -> Plugins:
-    plugins = Plugins(load, disable, untrusted)
+def _loaded(load: tuple[str, ...], disable: tuple[str, ...], trusted: frozenset[Path] | None) -> Plugins:
+    plugins = Plugins(load, disable)
     plugins.raise_if_broken(load)
     return plugins
 

@@ -56,13 +56,18 @@ def public(name: str, default: Any = _NONE) -> Any:
         ValueError: the variable holds a secret.
     """
     found = os.environ.get(str(name))
-    if is_secret_name(str(name)) or (found and _VALUES.search(found)):
+    if is_secret(str(name), found or ""):
         raise ValueError(f"the environment variable {name} looks like a secret, which ${{oc.env:{name}}} would show")
     if found is not None:
         return found
     if default is _NONE:
         raise KeyError(f"Environment variable '{name}' not found")
     return default if default is None else str(default)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable holds a secret, by its name or its value, such as the password of a proxy."""
+    return is_secret_name(name) or bool(_VALUES.search(value))
 
 
 def is_secret_name(name: str) -> bool:

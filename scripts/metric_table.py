@@ -153,8 +153,15 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "weights/update_lost_in_rounding",
             "share",
             "part of the change of the weights, since they were first sent, that engines lack because their weights "
-            "are rounded to `model.dtype`; near 0 for weights trained in float32, large at the start of LoRA; measured "
-            "on a sample of all weights at every 16th sending",
+            "are rounded to `model.dtype`; near 1 in the first steps of a model with files in 16 bits, if the rate is "
+            "small ([why](precision.md#updates-smaller-than-the-spacing)), near 0 for weights that began in float32; "
+            "measured on a sample of all weights at the first three sendings and every 16th",
+        ),
+        Metric(
+            "weights/engine_drift",
+            "share",
+            "norm of the difference between the engine's rounded weights and the trainer's, over the norm of the "
+            "trainer's weights; in bf16 about 0.0015 at most; measured with the metric above",
         ),
         Metric("rollout/restarts", "", "restarts of engines in this run"),
         Metric("training/restarts", "", "restarts of lost workers in this process"),
@@ -206,8 +213,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Agents": (
         Metric("agent/turns/{mean,max}", "turns", "requests to the policy per episode"),
-        Metric("agent/tool_calls/{mean,max}", "calls", "tool calls per episode; agent `tools`"),
-        Metric("agent/tool_errors/ratio", "share", "tool calls answered with an error; agent `tools`"),
+        Metric("agent/tool_calls/{mean,max}", "calls", "tool calls per episode; agents `tools`, `verl_tools`"),
+        Metric("agent/tool_errors/ratio", "share", "tool calls answered with an error; likewise"),
+        Metric("agent/tool_rewards/{mean,max}", "number", "sum of the rewards of verl's tools; agent `verl_tools`"),
+        Metric("agent/turn_scores/{mean,max}", "number", "sum of the scores of verl's interaction; agent `verl_tools`"),
+        Metric("agent/num_turns/{mean,max}", "turns", "turns that verl's loop reports; agent `verl_agent_loop`"),
         Metric(
             "agent/tool_call_seconds/{mean,max}", "s", "time of the tool calls of an episode, added up; agent `tools`"
         ),
@@ -216,6 +226,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "agent/rewritten_chats/{mean,max}",
             "requests",
             "chats per episode that continue another, whose earlier messages the chat template wrote differently",
+        ),
+        Metric(
+            "agent/spelled_control_tokens/{mean,max}",
+            "tokens",
+            "control tokens per episode that texts of messages spell; they stay text (`model.allowed_special`)",
         ),
         Metric("agent/branches/{mean,max}", "rows", "further rows per episode: conversations that leave its main one"),
         Metric(

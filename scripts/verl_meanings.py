@@ -53,8 +53,12 @@ def _sampled(verl: Values) -> bool:
 
 
 def _batch(verl: Values) -> Any:
+    """verl's trainer v1 fetches ``gen_batch_size`` prompts at a time, its older trainer takes it for the batch."""
     own = verl("data.gen_batch_size")
-    return verl("data.train_batch_size") if own is None or _true(verl("algorithm.filter_groups.enable")) else own
+    is_batch = (
+        own is not None and not _true(verl("trainer.use_v1")) and not _true(verl("algorithm.filter_groups.enable"))
+    )
+    return own if is_batch else verl("data.train_batch_size")
 
 
 def _penalty(verl: Values) -> Any:
@@ -85,10 +89,24 @@ def _clip(side: str) -> Callable[[Values], Any]:
     def value(verl: Values) -> Any:
         if (verl(f"{A}policy_loss.loss_mode") or "vanilla") != "vanilla" or verl(f"{A}policy_loss") is not None:
             return None
+        if _distills(verl) or _true(verl(f"{A}use_gpg_loss")):
+            return None
         own = verl(f"{A}clip_ratio_{side}")
         return verl(f"{A}clip_ratio") if own is None else own
 
     return value
+
+
+def _aggregation(verl: Values) -> Any:
+    """Before verl had ``loss_agg_mode``, ``use_token_level_loss`` selected one of two."""
+    if (verl(f"{A}policy_loss.loss_mode") or "vanilla") != "vanilla":
+        return None
+    by_tokens = verl(f"{A}use_token_level_loss")
+    return verl(f"{A}loss_agg_mode") if by_tokens in (None, True) else "seq-mean-token-mean"
+
+
+def _distills(verl: Values) -> bool:
+    return _true(verl("distillation.enabled"))
 
 
 def _kl(verl: Values) -> Any:
@@ -135,6 +153,8 @@ def _reference_offload(verl: Values) -> Any:
     used = (_true(verl(f"{A}use_kl_loss")) and verl(f"{A}kl_loss_coef")) or _true(verl("algorithm.use_kl_in_reward"))
     section = "megatron" if verl(f"{A}strategy") == "megatron" else "fsdp_config"
     own = used and not verl("actor_rollout_ref.model.lora_rank")
+    if _true(verl(f"actor_rollout_ref.ref.{section}.offload_policy")):
+        return None  # the policy's own way of offloading, which turns this one off
     return _true(verl(f"actor_rollout_ref.ref.{section}.param_offload")) if own else None
 
 
@@ -219,15 +239,17 @@ MEANINGS: Mapping[str, Meaning] = {
     "clip dual": Meaning(
         (f"{A}clip_ratio_c",),
         lambda verl: (
-            verl(f"{A}clip_ratio_c") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None
+            verl(f"{A}clip_ratio_c")
+            if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla"
+            and not _distills(verl)
+            and not _true(verl(f"{A}use_gpg_loss"))
+            else None
         ),
         lambda config, parts: _option(parts.policy_loss, "clip_ratio_c"),
     ),
     "aggregation": Meaning(
         (f"{A}loss_agg_mode", f"{A}use_token_level_loss", f"{A}policy_loss.loss_mode"),
-        lambda verl: (
-            verl(f"{A}loss_agg_mode") if (verl(f"{A}policy_loss.loss_mode") or "vanilla") == "vanilla" else None
-        ),
+        _aggregation,
         lambda config, parts: config.actor.loss_agg_mode,
     ),
     "entropy": _same(f"{A}entropy_coeff", "actor.entropy_coeff"),
@@ -294,5 +316,9 @@ MEANINGS: Mapping[str, Meaning] = {
         ("trainer.test_freq",), _frequency("trainer.test_freq"), lambda config, parts: config.trainer.test_freq
     ),
     "first evaluation": _same("trainer.val_before_train", "trainer.val_before_train"),
-    "adapters": _same("actor_rollout_ref.model.lora_rank", "model.lora_rank"),
+    "adapters": Meaning(
+        ("model.lora_rank", "model.lora.rank"),
+        lambda verl: verl(f"actor_rollout_ref.model.lora{'.' if verl(f'{A}strategy') == 'megatron' else '_'}rank"),
+        lambda config, parts: config.model.lora_rank,
+    ),
 }

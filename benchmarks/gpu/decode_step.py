@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import torch
 from engines import model_folder
 from rich.console import Console

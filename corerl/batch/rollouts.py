@@ -127,13 +127,18 @@ class Rollouts:
         outputs: Sequence[Sequence[Completion]],
         decode: Callable[[Sequence[Sequence[int]]], list[str]],
     ) -> "Rollouts":
-        """Flatten the completions of a batch of prompts; ``decode`` turns token ids into text, equal ones once."""
+        """Flatten the completions of a batch of prompts; ``decode`` turns token ids into text, equal ones once.
+
+        A response begins with the tag of reasoning that its prompt opens.
+        """
         group_ids = [group for group, samples in enumerate(outputs) for _ in samples]
         completions = [completion for samples in outputs for completion in samples]
         token_ids = [tuple(completion.token_ids) for completion in completions]
         different = list(dict.fromkeys(token_ids))
         texts = dict(zip(different, decode(different), strict=True))
-        return cls([prompts[group] for group in group_ids], completions, [texts[ids] for ids in token_ids], group_ids)
+        owners = [prompts[group] for group in group_ids]
+        responses = [owner.opening + texts[ids] for owner, ids in zip(owners, token_ids, strict=True)]
+        return cls(owners, completions, responses, group_ids)
 
     def __len__(self) -> int:
         return len(self.completions)

@@ -4,34 +4,29 @@ A save has two parts. The workers copy their state while training waits; a threa
 goes on. A thread of the controller waits for them, adds the manifest, renames the folder and moves the pointers.
 """
 
+import itertools
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from corerl.checkpoint import manifest, random_state
+from corerl.checkpoint.branch import Branch
 from corerl.checkpoint.writing import writing
 from corerl.contracts.workers import SavingWorkers
 from corerl.errors import CoreRLError, DeadlineError, SaveError
-from corerl.files import atomic_path, reading, remove, room
+from corerl.files import atomic_path, read_text, remove, room
 
 PREFIX = "global_step_"
 NAME = re.compile(rf"{PREFIX}[0-9]{{1,18}}")
+TEMPORARY = re.compile(rf"\.({NAME.pattern})\.[0-9]+\.tmp")
 WRITTEN = ".written"
 POLL = 0.005
-
-
-@dataclass(frozen=True)
-class Best:
-    """By which metric of its step a checkpoint is kept."""
-
-    metric: str
-    mode: Literal["max", "min"] = "max"
 
 
 @dataclass
@@ -41,6 +36,7 @@ class _Save:
     Attributes:
         ranks: name of a role -> how many write.
         rename: on leaving it ``temporary`` becomes ``path``, or is removed after an error.
+        deadline: by the monotonic clock.
         error: what the thread ended with.
         given_up: nobody waits for it any more, and it shall not become a checkpoint.
     """
@@ -49,9 +45,15 @@ class _Save:
     temporary: Path
     ranks: Mapping[str, int]
     rename: ExitStack
+    deadline: float
     thread: threading.Thread | None = None
     error: CoreRLError | None = None
     given_up: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def all_ranks(self) -> list[tuple[str, int]]:
+        """(role, rank) of each."""
+        return [(name, rank) for name, count in self.ranks.items() for rank in range(count)]
 
 
 class CheckpointStore:
@@ -64,7 +66,7 @@ class CheckpointStore:
 
     Args:
         max_to_keep: of those older than the newest, so many less one are kept; None: all.
-        best: the best one is kept besides.
+        branch: of the checkpoint that the run continues from; its best one is kept besides.
         model_files: name -> content, for ``model/``.
         timeout: seconds that writing may take.
 
@@ -77,15 +79,16 @@ class CheckpointStore:
         folder: Path,
         *,
         max_to_keep: int | None = None,
-        best: Best | None = None,
+        branch: Branch | None = None,
         model_files: Mapping[str, bytes] | None = None,
         timeout: float = 3600.0,
     ) -> None:
         self.folder, self.timeout = folder, timeout
-        self._max_to_keep, self._best, self._model_files = max_to_keep, best, model_files or {}
+        self._max_to_keep, self._branch, self._model_files = max_to_keep, branch or Branch(), model_files or {}
         self.newest: Path | None = None
         self._copied: _Save | None = None
         self._writing: _Save | None = None
+        self._attempts = itertools.count(1)
 
     def copy(self, step: int, roles: Mapping[str, SavingWorkers], export: Callable[[Path], None] | None = None) -> None:
         """Copy the state of the workers, who begin to write it; :meth:`write` or :meth:`drop` is the next call.
@@ -98,19 +101,20 @@ class CheckpointStore:
             SaveError: a file could not be written; what was there before is as it was.
         """
         self._copied = None
-        path = self.folder / f"{PREFIX}{step}"
-        with writing(path), ExitStack() as stack:
-            temporary = stack.enter_context(atomic_path(path, folder=True))
-            ranks: dict[str, int] = {}
-            for name, worker in roles.items():
-                written = temporary / WRITTEN / name
-                written.mkdir(parents=True)
-                (temporary / name).mkdir()
-                ranks[name] = worker.save(temporary / name, written)
-            if export is not None:
-                (temporary / "huggingface").mkdir()
-                export(temporary / "huggingface")
-            self._copied = _Save(path, temporary, ranks, stack.pop_all())
+        path, mark = self.folder / f"{PREFIX}{step}", f".{next(self._attempts)}"
+        with self._naming_kept(), writing(path), ExitStack() as stack:
+            temporary = stack.enter_context(atomic_path(path, folder=True, mark=mark))
+            with writing(path):  # the free bytes are those before the removal
+                ranks: dict[str, int] = {}
+                for name, worker in roles.items():
+                    written = temporary / WRITTEN / name
+                    written.mkdir(parents=True)
+                    (temporary / name).mkdir()
+                    ranks[name] = worker.save(temporary / name, written)
+                if export is not None:
+                    (temporary / "huggingface").mkdir()
+                    export(temporary / "huggingface")
+            self._copied = _Save(path, temporary, ranks, stack.pop_all(), time.monotonic() + self.timeout)
 
     def write(
         self,
@@ -128,6 +132,7 @@ class CheckpointStore:
         if self._copied is None:
             return
         save, self._copied = self._copied, None
+        save.deadline = time.monotonic() + self.timeout
         arguments = save, state, random_states, more
         save.thread = threading.Thread(target=self._run, args=arguments, name="corerl-save", daemon=True)
         save.thread.start()
@@ -141,15 +146,19 @@ class CheckpointStore:
             DeadlineError: writing took longer than ``timeout``; it is given up.
         """
         save = self._writing
-        if save is None or save.thread is None or (not wait and save.thread.is_alive()):
+        if save is None or save.thread is None:
             return None
+        left = save.deadline - time.monotonic()
+        save.thread.join(max(0.0, left) if wait else 0.0)
+        is_late = save.thread.is_alive()
+        if is_late and left > 0 and not wait:
+            return None
+        error = self._late(save) if is_late else save.error
+        save.given_up.set()
         self._writing = None
-        save.thread.join(self.timeout)
-        if save.thread.is_alive():
-            save.given_up.set()
-            raise self._late(save.path)
-        if save.error is not None:
-            raise save.error
+        if error is not None:
+            with self._naming_kept():
+                raise error
         return save.path
 
     def drop(self, *, wait: bool) -> None:
@@ -174,35 +183,51 @@ class CheckpointStore:
         self, save: _Save, state: Mapping[str, Any], random_states: dict[str, Any], more: Callable[[Path], None]
     ) -> None:
         step = step_of(save.path)
+        state = self._branch.add(step, state)
         try:
-            with writing(save.path):
-                with save.rename:
-                    self._await_ranks(save)
-                    random_state.write(random_states, save.temporary)
-                    more(save.temporary)
-                    self._complete(save.temporary, {"step": step, **state})
-                    if save.given_up.is_set():
-                        raise SaveError(f"{save.path} was abandoned")
-                self._point(save.path)
-                self._delete_old(step)
+            with writing(save.path), save.rename, writing(save.path):
+                self._await_ranks(save)
+                random_state.write(random_states, save.temporary)
+                more(save.temporary)
+                self._complete(save.temporary, {"step": step, **state})
+                if save.given_up.is_set():
+                    raise SaveError(f"{save.path} was abandoned")
+            self._point(save.path)
+            self._delete_old(step)
         except CoreRLError as error:
             save.error = error
+        except OSError as error:
+            save.error = SaveError(f"{save.path} is complete, but not what follows it: {error}; {room(self.folder)}")
 
     def _await_ranks(self, save: _Save) -> None:
-        """Until every rank of every role has left its file, which says what went wrong."""
-        deadline = time.monotonic() + self.timeout
-        for name, count in save.ranks.items():
-            written = save.temporary / WRITTEN / name
-            while len(done := [each for each in written.iterdir() if each.suffix != ".tmp"]) < count:
-                if save.given_up.wait(POLL):
-                    raise SaveError(f"{save.path} was abandoned: not every rank of '{name}' has written its share")
-                if time.monotonic() > deadline:
-                    lacking = sorted(set(range(count)) - {int(each.name) for each in done})
-                    ranks = ", ".join(map(str, lacking))
-                    raise self._late(save.path, f" (rank {ranks} of '{name}' has not written its share)")
-            for error in filter(None, (each.read_text() for each in done)):
-                raise SaveError(f"{save.path / name} could not be written: {error}; {room(self.folder)}")
+        """Until every rank of every role has left its empty file, or one has left its error."""
+        lacking = save.all_ranks
+        while lacking := self._lacking(save, lacking):
+            if save.given_up.wait(POLL):
+                raise SaveError(f"{save.path} was abandoned: not every rank of '{lacking[0][0]}' has written its share")
+            if time.monotonic() > save.deadline:
+                raise self._late(save)
         remove(save.temporary / WRITTEN)
+
+    def _lacking(self, save: _Save, ranks: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Those of the ranks, (role, rank), that still write.
+
+        Raises:
+            SaveError: a rank has an error, or cannot write even its report.
+        """
+        lacking = []
+        for name in dict.fromkeys(name for name, _ in ranks):
+            written, error = save.temporary / WRITTEN / name, ""
+            own = [rank for role, rank in ranks if role == name]
+            try:
+                present = {each.name for each in written.iterdir()}
+                error = next(filter(None, (read_text(written / str(each)) for each in own if str(each) in present)), "")
+            except FileNotFoundError:
+                error = "nor could the error of a rank"
+            if error:
+                raise SaveError(f"{save.path / name} could not be written: {error}; {room(self.folder)}")
+            lacking += [(name, rank) for rank in own if str(rank) not in present]
+        return lacking
 
     def _complete(self, temporary: Path, state: Mapping[str, Any]) -> None:
         (temporary / "model").mkdir()
@@ -211,44 +236,53 @@ class CheckpointStore:
         (temporary / "state.json").write_text(json.dumps(state))
         manifest.write(temporary)
 
-    def _late(self, path: Path, lacking: str = "") -> DeadlineError:
-        limit = f"trainer.save_timeout = {self.timeout:g} s"
+    def _late(self, save: _Save) -> DeadlineError:
+        lacking = ""
+        with suppress(OSError, SaveError):
+            ranks = [f"rank {rank} of '{name}'" for name, rank in self._lacking(save, save.all_ranks)]
+            lacking = f" (without the share of {', '.join(ranks)})" if ranks else ""
         return DeadlineError(
-            f"writing the checkpoint {path} took longer than {limit}{lacking}: "
+            f"writing the checkpoint {save.path} took longer than trainer.save_timeout = {self.timeout:g} s{lacking}: "
             "look at the disk and, under runtime 'ray', at the workers' logs (/tmp/ray/session_latest/logs)"
         )
 
+    @contextmanager
+    def _naming_kept(self) -> Iterator[None]:
+        """Errors within name the checkpoint that a run continues from, and no temporary folder."""
+        try:
+            yield
+        except (SaveError, DeadlineError) as error:
+            newest = self.folder / "latest"
+            kept = f"{newest.read_text()} is kept" if newest.is_file() else "no checkpoint is complete"
+            error.args = (TEMPORARY.sub(r"\1", f"{error}; {kept}"),)
+            raise
+
     def _point(self, path: Path) -> None:
-        pointers = {"latest": path}
-        if (best := self._best_path()) is not None:
-            pointers["best"] = best
-        for name, target in pointers.items():
+        for name, target in (("latest", path), ("best", self._branch.best(self._present()))):
+            if target is None:
+                remove(self.folder / name)
+                continue
             with atomic_path(self.folder / name) as temporary:
                 temporary.write_text(target.name)
         self.newest = path
 
-    def _best_path(self) -> Path | None:
-        if self._best is None:
-            return None
-        known = {path: score for path in paths(self.folder) if (score := _score(path)) is not None}
-        choose = max if self._best.mode == "max" else min
-        return choose(known, key=lambda path: known[path]) if known else None
+    def _present(self) -> dict[int, Path]:
+        return {step_of(path): path for path in paths(self.folder)}
 
     def _delete_old(self, step: int) -> None:
-        """Those of steps beyond ``step`` belong to a run that went on from here before: they are left alone."""
-        best = self._best_path()
+        """Those of another branch first, except steps beyond ``step``, which are left alone."""
+        present = self._present()
+        self._branch.scores = {each: score for each, score in self._branch.scores.items() if each in present}
+        best = self._branch.best(present)
         if self._max_to_keep is not None:
-            for old in [each for each in paths(self.folder) if step_of(each) <= step][: -self._max_to_keep]:
+            past = sorted(filter(step.__ge__, present), key=lambda each: (each in self._branch.scores, each))
+            for old in [present[each] for each in past[: -self._max_to_keep]]:
                 if old != best:
                     old.rename(old.with_name(f".{old.name}.tmp"))
+        begun = None if self._copied is None else self._copied.temporary
         for old in self.folder.glob(f".{PREFIX}*.tmp"):  # also those of a save or a deletion that was cut off
-            remove(old)
-
-
-def _score(path: Path) -> float | None:
-    with reading(path / "state.json"):
-        score = json.loads((path / "state.json").read_text()).get("score")
-        return None if score is None else float(score)
+            if old != begun:
+                remove(old)
 
 
 def paths(folder: Path) -> list[Path]:

@@ -3,11 +3,15 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from corerl.errors import CoreRLError, SaveError, Stopped
-from corerl.files import remove, room
+from corerl.files import disk_error, room
 
 LONGEST_ERROR = 2000
+
+LOST = ".lost"
+"""end of the name that a folder of reports gets if a rank cannot write its report"""
 
 
 @contextlib.contextmanager
@@ -28,7 +32,7 @@ def writing(path: Path) -> Iterator[None]:
 def write_and_report(write: Callable[[], None], path: Path) -> None:
     """Write, then leave a file: empty, or with the error. Its room is taken before, because the disk may be full."""
     error, report = b"", path.with_name(f"{path.name}.tmp")
-    with contextlib.suppress(OSError):  # the folder is gone once nobody waits
+    try:
         report.write_bytes(b" " * LONGEST_ERROR)
         try:
             write()
@@ -38,12 +42,17 @@ def write_and_report(write: Callable[[], None], path: Path) -> None:
             file.write(error)
             file.truncate()
         report.rename(path)
-        return
-    with contextlib.suppress(OSError):  # other ranks may do the same
-        remove(path.parent)  # without the report nobody must wait
+    except OSError:
+        with contextlib.suppress(OSError):  # of another rank in the same state, or because nobody waits any more
+            path.parent.rename(path.parent.with_name(f"{path.parent.name}{LOST}"))
 
 
 def described(error: BaseException) -> str:
-    """The error in one line, with its kind unless it is an OSError."""
-    text = " ".join(str(error).split())
+    """The first line of an error, with its kind unless it is an OSError; of an error with those of ranks, the first."""
+    of_ranks: Any = getattr(error, "failures", None)  # torch's CheckpointException: rank -> (error, trace)
+    if of_ranks:
+        rank, (first, _) = next(iter(of_ranks.items()))
+        return f"rank {rank}: {described(first)}"
+    error = disk_error(error)
+    text = next(iter(str(error).strip().splitlines()), "")
     return text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"

@@ -2,6 +2,7 @@
 
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from corerl.contracts.checks import CheckedOptions
-from corerl.errors import PluginError, RequestError
+from corerl.errors import PluginError, RequestError, UntrustedError
 from corerl.plugins import Plugins, load_plugins
 from corerl.secrets import plain_secrets
 
@@ -72,16 +73,25 @@ def load_train_config(
 
 
 def violations(config: "TrainConfig", parts: "Parts", plugins: Plugins) -> Iterator[RequestError]:
-    """An error for every secret, for the first broken rule of each part, and for those that plugins find."""
+    """An error for every secret, for the first broken rule of each part, and for those that plugins find.
+
+    Rules about options of code that must not run are left out.
+    """
+    from corerl.trainer.makers import missing_makers
+
     yield from plain_secrets(asdict(config))
     for key, part in parts.selected():
-        if isinstance(part.options, CheckedOptions):
-            try:
+        try:
+            if isinstance(part.options, CheckedOptions):
                 part.options.check(key, config)
-            except RequestError as error:
-                yield error
+        except UntrustedError:
+            pass
+        except RequestError as error:
+            yield error
+    yield from missing_makers(config, parts, plugins)
     for errors in plugins.hook.config_errors(config=config, parts=parts):
-        yield from errors
+        with suppress(UntrustedError):
+            yield from errors
 
 
 def read_train_values(
@@ -89,13 +99,8 @@ def read_train_values(
     overrides: Sequence[str],
     plugin: Sequence[str] = (),
     disable_plugin: Sequence[str] = (),
-    *,
-    trust: bool = True,
 ) -> tuple[dict[str, Any], Plugins]:
     """The plain values of a training, from preset, file and overrides and without aliases, and its plugins.
-
-    Args:
-        trust: false: no code of the config runs; ``plugin``, of the command line, is loaded.
 
     Raises:
         RequestError: an unreadable file, a missing preset or plugin, or different values of an alias and its key.
@@ -109,17 +114,14 @@ def read_train_values(
     wanted = typed.build(PluginsConfig, {} if section is None else section, "plugins")
     load = list(dict.fromkeys([*wanted.load, *plugin]))
     disable = list(dict.fromkeys([*wanted.disable, *disable_plugin]))
-    if trust:
-        plugins = load_plugins(tuple(load), tuple(disable))
-    else:
-        plugins = load_plugins(tuple(plugin), tuple(disable), tuple(wanted.load))
+    plugins = load_plugins(tuple(load), tuple(disable))
     preset: Mapping[str, Any] = {}
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
         if not isinstance(preset, Mapping):
             raise PluginError(f"preset '{values['preset']}' returned {preset!r}, and must return a mapping of sections")
-    aliases, read_aliases = plugins.config_aliases(), plugins.hook.read_config
-    known = read_aliases(file=file, overrides=overrides, preset=preset, aliases=aliases) if aliases else None
+    aliases = plugins.config_aliases()
+    known = plugins.hook.read_config(file=file, overrides=overrides, preset=preset, aliases=aliases)
     values = read(TrainConfig, file, overrides, preset) if known is None else known
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}

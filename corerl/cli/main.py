@@ -13,6 +13,7 @@ import click
 
 from corerl import __version__
 from corerl.contracts.commands import Command
+from corerl.contracts.surroundings import leave_launch, reach_directly
 from corerl.errors import CoreRLError, Stopped, UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
@@ -20,6 +21,7 @@ from corerl.registry.base import known_names
 from corerl.terminal.logs import escape_logs
 from corerl.terminal.notices import show_life
 from corerl.terminal.output import echo, escape_characters
+from corerl.threads import outside_event_loop
 
 INTERRUPTED = 130
 
@@ -97,13 +99,18 @@ def corerl(context: click.Context) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 fine, 1 the run failed, 2 the request was wrong, 130 interrupted,
-    143 stopped by SIGTERM.
+    143 stopped by SIGTERM. An event loop that runs in this thread, as in a notebook, waits.
 
     Args:
         arguments: of the command line; None for ``sys.argv[1:]``.
     """
+    reach_directly()
+    if others := leave_launch():
+        listed = ", ".join(f"{name}={value}" for name, value in others.items())
+        echo(f"{listed}: ignored, because this process is nobody's rank (a runtime starts the ranks)", err=True)
     try:
-        result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
+        with outside_event_loop():
+            result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
     except CoreRLError as error:
         echo(f"error: {error}", err=True)
         return error.exit_code

@@ -29,7 +29,7 @@ def check_length(values: Mapping[str, Any], path: str = "") -> None:
         ConfigError: a value has more than LONGEST characters, or an interpolation that names another one. ``path``
             precedes its key.
     """
-    texts = dict(_texts(values, ()))
+    texts = dict(texts_of(values))
     if not any("${" in text for text in texts.values()):
         return
     below: dict[Place, list[Place]] = {}
@@ -62,10 +62,11 @@ def _named(place: Place, text: str) -> Iterator[Place]:
         yield from ((*place[:depth], *parts) for depth in range(len(place)) if parts)
 
 
-def _texts(values: Any, place: Place) -> Iterator[tuple[Place, str]]:
+def texts_of(values: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Every value of a config that is no mapping and no list, as a text."""
     if not isinstance(values, Mapping | list):
         yield place, str(values)
         return
     named = values.items() if isinstance(values, Mapping) else enumerate(values)
     for name, value in named:
-        yield from _texts(value, (*place, str(name)))
+        yield from texts_of(value, (*place, str(name)))

@@ -11,7 +11,8 @@ NEEDS = {
     "groups": "requires `rollout.n` of at least 2",
     "critic": "trains a value model; `inputs.values`",
     "greedy_baseline": "scores a greedy response to every prompt; `inputs.greedy_scores`",
-    "sum_pi_squared": "computes Σπ² at every token; `inputs.sum_pi_squared`",
+    "log_probs": "computes log-probs of the policy before the advantages; `inputs.log_probs`",
+    "sum_pi_squared": "computes Σπ² and log-probs before the advantages; `inputs.sum_pi_squared`, `inputs.log_probs`",
 }
 """need of an entry -> its effect on the run"""
 
@@ -45,7 +46,8 @@ class AdvantageInputs:
         group_ids: (B,) int64, 0 … G-1, equal for responses to one prompt; rows are in any order.
         values: (B, T) float32, the critic's prediction before each token, 0 outside ``response_mask``; need ``critic``.
         greedy_scores: (B,) float32 score of the greedy response to the row's prompt; need ``greedy_baseline``.
-        log_probs: (B, T) float32, log pi of the sampled tokens under the policy at the start of the step.
+        log_probs: (B, T) float32, log pi of the sampled tokens under the policy at the start of the step; need
+            ``log_probs`` or ``sum_pi_squared``, without which a step may compute them later.
         sum_pi_squared: (B, T) float32, sum of pi(v)^2 over the vocabulary, under that policy; need ``sum_pi_squared``.
         components: name -> (B,) float32, named parts of the scores, 0 in a row without the part.
         rollout_weights: (B, T) float32 factors of the policy loss's terms by rollout correction, 0 at rejected tokens;

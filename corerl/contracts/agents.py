@@ -23,6 +23,8 @@ class Task:
     """``messages`` in the chat template, as token ids"""
     seed: int = 0
     """of all randomness of an episode; equal for all responses to one prompt"""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """the row's, which ``prompt_ids`` show"""
 
 
 @dataclass(frozen=True)

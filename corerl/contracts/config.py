@@ -32,6 +32,11 @@ class ModelConfig:
     enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass to save memory")
     tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")
     chat_template: str | None = option(None, "Jinja file instead of the tokenizer's own template")
+    allowed_special: list[str] = option(
+        help="control tokens that texts of messages may write, such as <|fim_prefix|>; [all]: every one; letters of "
+        "other control tokens stay text",
+        factory=list,
+    )
     trust_remote_code: bool = option(False, "run Python code from the model's folder")
     lora_rank: int = option(0, "train adapters of this rank instead of the model's weights; 0: no adapters", ge=0)
     lora_alpha: int = option(16, "with lora_rank: adapters are multiplied by lora_alpha / lora_rank", ge=1)
@@ -67,6 +72,9 @@ class DataConfig:
     sampler: Part | None = option(None, "sampler: order of an epoch, such as mixture; null: by data.shuffle")
     seed: int | None = option(None, "seed of the sampler; null: trainer.seed", ge=0)
     apply_chat_template_kwargs: dict[str, Any] = option(help="arguments of the chat template", factory=dict)
+    drop_null_fields: bool = option(
+        False, "leave null fields out of ground_truth and extra_info: those that Arrow adds to merged structs"
+    )
     custom_cls: Part | None = option(None, "./file.py:Class that yields the rows; null: rows of the parquet files")
 
 
@@ -176,7 +184,9 @@ class ActorConfig:
     ppo_mini_batch_size: int = option(64, "prompts in one optimizer step, each with its rollout.n responses", ge=1)
     ppo_epochs: int = option(1, "passes over the step's batch", ge=1)
     use_dynamic_bsz: bool = option(True, "micro-batches by tokens; false: by sequences")
-    ppo_max_token_len_per_gpu: int = option(16384, "tokens in a micro-batch, with use_dynamic_bsz", ge=1)
+    ppo_max_token_len_per_gpu: int | None = option(
+        None, "tokens in a micro-batch, with use_dynamic_bsz; null: 16384 on a GPU, 512 on a CPU", ge=1
+    )
     ppo_micro_batch_size_per_gpu: int = option(8, "sequences in a micro-batch, without use_dynamic_bsz", ge=1)
     policy_loss: Part = option("vanilla", "policy loss")
     loss_agg_mode: LossAggMode = option("token-mean", "aggregation of per-token terms to the loss")

@@ -48,6 +48,7 @@ class Experience:
         episode_ids: (B,) int64, equal for rows of one episode; None: each row is an episode.
         unit_ids: (B,) int64, equal for rows that a loss compares: they stay on one rank and in one micro-batch; None:
             no row needs another.
+        row_ids: (B,) int64, the numbers of the rows in a rank's share; None unless the rank asks for them.
         rollout_log_probs: (B, T) float32 of the sampled tokens, from the rollout backend.
         weight_versions: (B, T) int32, the version of the weights that sampled each token; 0 in other columns.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, of the policy and the reference.
@@ -68,6 +69,7 @@ class Experience:
     group_ids: Tensor
     episode_ids: Tensor | None = None
     unit_ids: Tensor | None = None
+    row_ids: Tensor | None = None
     rollout_log_probs: Tensor | None = None
     weight_versions: Tensor | None = None
     old_log_probs: Tensor | None = None
@@ -148,6 +150,17 @@ class Experience:
             unit_ids=self.unit_ids,
             columns=self.columns,
         )
+
+    def trained_only(self) -> "Experience":
+        """A copy with 0 at tokens that are not trained, in every (B, T) column of floats."""
+        return self.map(lambda _, column: self.at_trained(column) if column.is_floating_point() else column)
+
+    def at_trained(self, column: Tensor) -> Tensor:
+        """``column``, (B, T, …), with 0 at tokens that are not trained: 0 times NaN is NaN, in gradients as well."""
+        if column.dim() < 2:
+            return column
+        mask = self.response_mask.view(*self.response_mask.shape, *[1] * (column.dim() - 2))
+        return torch.where(mask, column, torch.zeros((), dtype=column.dtype, device=column.device))
 
     def to(self, device: str) -> "Experience":
         """A copy on ``device``; the host does not wait for it."""

@@ -122,6 +122,11 @@ class StrategyFacts:
     adapters: bool = fact(
         False, "sends adapters alone, and is the reference without them (`corerl.contracts.adapters.AdaptingStrategy`)"
     )
+    outputs_of_update: bool = fact(
+        False,
+        "makes old log-probs those of the update itself, if a step has one update: each rank calls the objective with "
+        "all rows of its share",
+    )
     distributed: bool = fact(False, "allows several workers, with `RANK` and `WORLD_SIZE` in their environment")
     read_checkpoint: "CheckpointReader | str | None" = fact(
         None,

@@ -33,6 +33,11 @@ class RolloutCorrector(Protocol):
         """Each mini-batch is corrected just before its update."""
         return False
 
+    @property
+    def only_measures(self) -> bool:
+        """The correction of a batch is always None, so :meth:`of_batch` may also be called after the update."""
+        return False
+
     def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, Mapping[str, Measure]]:
         """The correction of a whole batch, or None, and measures of the mismatch.
 
@@ -77,3 +82,7 @@ class PartwiseCorrector(Protocol):
 
 class NoCorrector(RolloutCorrector):
     """That of a run without rollout correction."""
+
+    @property
+    def only_measures(self) -> bool:
+        return True

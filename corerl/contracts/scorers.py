@@ -15,7 +15,7 @@ class Scorer(Protocol):
     handlers of signals, state of the module random, standard output.
 
     Args:
-        response: the decoded text without special tokens.
+        response: the decoded text without special tokens, behind the tag ``<think>`` if the prompt ends with one.
         ground_truth: ``reward_model.ground_truth`` of the prompt's row.
         data_source: ``data_source`` of the row.
         extra_info: ``extra_info`` of the row, or {}.

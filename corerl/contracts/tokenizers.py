@@ -20,7 +20,7 @@ class ChatTokenizer(Protocol):
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a response, the end-of-sequence token first."""
+        """Tokens that end a response, the one that ends a turn of the chat template first."""
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
@@ -36,6 +36,9 @@ class ChatTokenizer(Protocol):
     ) -> str:
         """The chat as text, special tokens included.
 
+        Letters in messages and tools that spell a control token are marked, so that :meth:`encode` makes no token of
+        them. Arguments of tool calls may be objects or JSON texts.
+
         Args:
             location: the place of the chat, for error messages.
 
@@ -45,16 +48,29 @@ class ChatTokenizer(Protocol):
         """
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, with no special tokens but those written in it."""
+        """Token ids of each text, with no special tokens but those written in it and not marked."""
 
     def encode_inside(self, texts: Sequence[str]) -> list[list[int]]:
         """As :meth:`encode`, for texts from the middle of a chat: no space is put before them."""
 
+    def spelled(self, text: str) -> Mapping[str, int]:
+        """Control token -> how often messages of a rendered chat spell it; these letters are marked."""
+
+    def unmarked(self, text: str) -> str:
+        """A rendered chat as people read it."""
+
+    def opening(self, token_ids: Sequence[int]) -> str:
+        """The text at the end of a prompt that opens the reasoning of the response; '' without one."""
+
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The text of each row of token ids."""
 
-    def unheeded_end_of_turn(self) -> str | None:
-        """The special token at the end of an assistant's turn, if it stops no generation."""
+    def end_of_turn_fault(self) -> str | None:
+        """Why responses may never end: the chat template ends a turn with no stop token of the model.
+
+        Raises:
+            ModelError: the template is empty.
+        """
 
     def model_files(self) -> dict[str, bytes]:
         """Name -> content of the model's files beside weights: config, generation config, tokenizer."""

@@ -24,12 +24,21 @@ ARCHITECTURE = (
 """keys of a Hugging Face config that say whether weights of one model are weights of another"""
 
 
+TOKENS = {"cpu": 512, "cuda": 16384}
+"""tokens of a micro-batch by default"""
+
+
 @dataclass(frozen=True)
 class MicroBatching:
     """Limit of a micro-batch: tokens or sequences. A row longer than ``max_tokens`` is one by itself."""
 
     max_tokens: int | None = None
     max_sequences: int | None = None
+
+    @classmethod
+    def by_tokens(cls, tokens: int | None, device: str) -> "MicroBatching":
+        """At most so many tokens; None: as many as a device, ``cpu`` or ``cuda``, needs to work at its full rate."""
+        return cls(max_tokens=tokens or TOKENS[device])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from corerl.data.files import Row, check_columns
 from corerl.data.report import Location
 from corerl.data.schema import REQUIRED_COLUMNS
 from corerl.errors import ConfigError, DataError
-from corerl.registry.modules import load_object
+from corerl.registry.modules import load_object, require_trust
 
 
 def custom_rows(
@@ -22,12 +22,13 @@ def custom_rows(
     """The rows of ``data.custom_cls``; None without one.
 
     Raises:
-        ConfigError: it cannot be imported.
+        ConfigError, UntrustedError: it cannot be imported.
         DataError: it gives no rows, or something else than rows.
     """
     name = _reference(data.custom_cls)
     if name is None:
         return None
+    require_trust(name)
     try:
         dataset = load_object(name)
     except Exception as error:

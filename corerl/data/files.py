@@ -14,6 +14,7 @@ from corerl.contracts.options import did_you_mean
 from corerl.data.report import Location
 from corerl.errors import DataError
 from corerl.files import atomic_path
+from corerl.terminal.notices import part
 
 Row = tuple[Location, Mapping[str, Any]]
 
@@ -44,6 +45,7 @@ def located_rows(file: str, table: Any) -> list[Row]:
     return [(Location(file, number), row) for number, row in enumerate(rows)]
 
 
+@part("reading a data file")
 def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequence[str] | None = None) -> Any:
     """As :func:`read_parquet`, as a pyarrow table."""
     path = existing(file)

@@ -6,11 +6,12 @@
     prompt         list<struct<role, content>>  the chat that the model continues
     reward_model   struct<style, ground_truth>  what the scorer compares with; any type of ground_truth
     extra_info     struct, may be missing       handed to the scorer
+    tools          list, may be missing         schemas, rendered by the chat template
     images         any, may be missing          handed to the rollout backend as it is, as are videos
     ability        string, may be missing       for the reader; nothing here depends on it
 
-Other columns are not read. A row without a ground truth is skipped and counted. Any other error in a row ends the
-reading and names file, row and column.
+Null fields of messages and tools are left out. Other columns are not read. A row without a ground truth is skipped and
+counted. Any other error in a row ends the reading and names file, row and column.
 """
 
 import math
@@ -18,20 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.contracts.options import did_you_mean
 from corerl.data.files import Row, read_parquet
+from corerl.data.messages import Message, check_messages, check_tools, shown, without_nulls
 from corerl.data.report import LoadReport, Location
 from corerl.errors import DataError
 
-Message = dict[str, Any]
-"""``role``, ``content`` and further fields for the chat template (``name``, ``tool_calls``, …)"""
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
-
 REQUIRED_COLUMNS = ("data_source", "prompt", "reward_model")
 MEDIA_COLUMNS = ("images", "videos")
-OPTIONAL_COLUMNS = ("extra_info", *MEDIA_COLUMNS)
-_SHOWN = 40
+OPTIONAL_COLUMNS = ("extra_info", "tools", *MEDIA_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -44,6 +39,7 @@ class PromptRecord:
     ground_truth: Any
     extra_info: Mapping[str, Any]
     media: Mapping[str, Any] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 def prompt_rows(file: str, columns: Mapping[str, str]) -> list[Row]:
@@ -97,64 +93,30 @@ def read_prompt_records(
     return records
 
 
-def check_messages(value: object, location: Location, column: str) -> list[Message]:
-    """Chat messages without null fields.
-
-    Raises:
-        DataError: not a list, no message, a message without role or content, an unknown role.
-    """
-    where = f"{location}, column {column!r}"
-    if value is None or value == []:
-        raise DataError(f"{where}: has no messages")
-    if not isinstance(value, list):
-        raise DataError(f"{where}: must be a list of messages {{role, content}}, not {_shown(value)}")
-    return [_message(message, f"{where}, message {number}") for number, message in enumerate(value)]
-
-
-def _message(value: object, where: str) -> Message:
-    if not isinstance(value, Mapping):
-        raise DataError(f"{where}: must be a struct {{role, content}}, not {_shown(value)}")
-    for key in ("role", "content"):
-        if value.get(key) is None:
-            raise DataError(f"{where}: has no {key}")
-    if not isinstance(value["role"], str):
-        raise DataError(f"{where}: role must be a string, not {_shown(value['role'])}")
-    if not isinstance(value["content"], str) and not _is_parts(value["content"]):
-        raise DataError(f"{where}: content must be a string, or parts {{type, …}}, not {_shown(value['content'])}")
-    if value["role"] not in ROLES:
-        hint = did_you_mean(value["role"], ROLES)
-        raise DataError(f"{where}: unknown role {value['role']!r}{hint}; roles are {', '.join(ROLES)}")
-    given = {key: item for key, item in value.items() if item is not None}
-    if isinstance(given["content"], list):
-        given["content"] = [{key: item for key, item in part.items() if item is not None} for part in value["content"]]
-    return given
-
-
-def _is_parts(content: Any) -> bool:
-    """Whether content is a list of {type, …}, for models with images and videos."""
-    return isinstance(content, list) and all(
-        isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in content
-    )
-
-
 def read_record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
     """One row, checked.
 
     Raises:
-        DataError: a column is of a wrong type.
+        DataError: a column is of a wrong type, or the chat ends with the assistant.
     """
     data_source, reward_model, extra_info = row["data_source"], row["reward_model"], row.get("extra_info")
     if not isinstance(data_source, str) or not data_source:
-        raise DataError(f"{location}, column 'data_source': must be a non-empty string, not {_shown(data_source)}")
+        raise DataError(f"{location}, column 'data_source': must be a non-empty string, not {shown(data_source)}")
     if not isinstance(reward_model, Mapping) or "ground_truth" not in reward_model:
         raise DataError(
-            f"{location}, column 'reward_model': must be a struct {{style, ground_truth}}, not {_shown(reward_model)}"
+            f"{location}, column 'reward_model': must be a struct {{style, ground_truth}}, not {shown(reward_model)}"
         )
     if extra_info is not None and not isinstance(extra_info, Mapping):
-        raise DataError(f"{location}, column 'extra_info': must be a struct or null, not {_shown(extra_info)}")
-    messages = check_messages(row["prompt"], location, "prompt")
+        raise DataError(f"{location}, column 'extra_info': must be a struct or null, not {shown(extra_info)}")
+    messages = check_messages(without_nulls(row["prompt"]), location, "prompt")
+    if messages[-1]["role"] == "assistant":
+        raise DataError(
+            f"{location}, column 'prompt': ends with an answer of the assistant, behind which a second turn would "
+            "open; end it with the message to answer"
+        )
+    tools = check_tools(without_nulls(row.get("tools")), location)
     media = {name: row[name] for name in MEDIA_COLUMNS if row.get(name) is not None and row[name] != []}
-    return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {}, media)
+    return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {}, media, tools)
 
 
 def is_empty(ground_truth: Any) -> bool:
@@ -166,10 +128,3 @@ def is_empty(ground_truth: Any) -> bool:
     if isinstance(ground_truth, list):
         return all(map(is_empty, ground_truth))
     return ground_truth is None or (isinstance(ground_truth, float) and math.isnan(ground_truth))
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "null"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"

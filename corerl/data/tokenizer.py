@@ -4,8 +4,10 @@ from corerl.contracts.config import ModelConfig
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.errors import ModelError
 from corerl.plugins import Plugins, load_plugins
+from corerl.terminal.notices import part
 
 
+@part("loading the tokenizer")
 def load_tokenizer(model: ModelConfig, plugins: Plugins | None = None) -> ChatTokenizer:
     """Load the tokenizer of ``model.tokenizer_path`` or ``model.path``.
 

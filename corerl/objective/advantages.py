@@ -17,7 +17,7 @@ def estimate(
     rollout_weights: Tensor | None,
     turns: Turns | None = None,
 ) -> Advantages:
-    """Advantages and returns of each token of the batch, both (B, T).
+    """Advantages and returns of each token of the batch, both (B, T); 0 at tokens that are not trained.
 
     If episodes have branches, the estimator sees the trained tokens of all rows of an episode end to end, in the order
     of its turns. Otherwise it sees the batch as it is, with values of 0 at tokens that are not trained on.
@@ -31,7 +31,8 @@ def estimate(
     if batch.values is not None:
         batch.values.masked_fill_(~batch.response_mask, 0.0)
     if batch.episode_ids is None:
-        return _estimated(estimator, _inputs(batch, components, rollout_weights, turns, lambda column: column))
+        estimated = _estimated(estimator, _inputs(batch, components, rollout_weights, turns, lambda column: column))
+        return Advantages(*map(batch.at_trained, estimated))
     assert turns is not None
     tokens = _tokens_of_episodes(batch, turns.ids)
     real = tokens >= 0

@@ -45,6 +45,7 @@ class PolicyObjective:
         return frozenset(wanted)
 
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        outputs, batch = _trained_only(outputs, batch)
         log_probs = outputs.log_probs
         assert log_probs is not None and batch.old_log_probs is not None and batch.advantages is not None
         output = _checked(self.policy_loss(policy_loss_inputs(log_probs, batch, outputs.of_logits)))
@@ -81,12 +82,20 @@ class ValueObjective:
     wanted: ClassVar[frozenset[Output]] = frozenset({"values"})
 
     def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        outputs, batch = _trained_only(outputs, batch)
         assert outputs.values is not None and batch.values is not None and batch.returns is not None
         inputs = ValueLossInputs(outputs.values, batch.values, batch.returns, batch.response_mask)
         output = _checked(self.value_loss(inputs))
         loss = _weighted(output.terms, batch)
         predicted = masked_mean(outputs.values.detach(), batch.response_mask)
         return ObjectiveOutput(loss, {"vf_loss": loss.detach()}, {**output.metrics, "vpred_mean": predicted})
+
+
+def _trained_only(outputs: TokenOutputs, batch: Experience) -> tuple[TokenOutputs, Experience]:
+    """Both with 0 at tokens that are not trained, where a loss is undefined."""
+    given = {name: batch.at_trained(each) for name, each in outputs._asdict().items() if isinstance(each, Tensor)}
+    of_logits = outputs.of_logits and {name: batch.at_trained(each) for name, each in outputs.of_logits.items()}
+    return TokenOutputs(**given, of_logits=of_logits), batch.trained_only()
 
 
 def policy_loss_inputs(

@@ -15,7 +15,7 @@ from corerl.contracts.facts import (
 )
 from corerl.contracts.kinds import Kind
 from corerl.errors import PluginError
-from corerl.registry.base import Entry, Owner, Registry, Selected
+from corerl.registry.base import Entry, Owner, Registry, Selected, UntrustedSelection
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_file, load_object
 from corerl.registry.scorers import load_scorer, timed
@@ -26,6 +26,7 @@ __all__ = [
     "Registries",
     "Registry",
     "Selected",
+    "UntrustedSelection",
     "blocking",
     "load_file",
     "load_object",

@@ -88,6 +88,8 @@ class Entry(Generic[T]):
     def _import(self, target: Any) -> Any:
         if not isinstance(target, str):
             return target
+        if target == self.name:
+            modules.require_trust(target, self.kind)
         try:
             return modules.load_object(target)
         except (Exception, SystemExit) as error:
@@ -151,6 +153,29 @@ class Selected(Generic[T]):
         return coroutines.blocking(bound) if coroutines.is_async(target) else bound
 
 
+class UntrustedSelection(Selected[T]):
+    """A part that names code which must not run: a use of its options raises ``error``."""
+
+    error: UntrustedError
+
+    def __init__(self, entry: Entry[T], error: UntrustedError) -> None:
+        super().__init__(entry)
+        object.__setattr__(self, "error", error)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "options":
+            raise self.error
+        return super().__getattribute__(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UntrustedSelection) and self.entry == other.entry
+
+    def __repr__(self) -> str:
+        return f"UntrustedSelection({self.entry!r})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class Registry(Generic[T]):
     """The named implementations of one kind.
@@ -158,7 +183,6 @@ class Registry(Generic[T]):
     Args:
         kind: in words and in the singular, e.g. ``"advantage estimator"``.
         declared_contract, config_key, declared_needs, facts: as for :class:`corerl.contracts.kinds.Kind`.
-        trusted: ``module:attribute`` and ``./file.py:attribute`` may be imported.
     """
 
     kind: str
@@ -167,7 +191,6 @@ class Registry(Generic[T]):
     declared_needs: Mapping[str, str] | str = dataclasses.field(default_factory=dict)
     facts: type = NoFacts
     missing_hint: Callable[[str, str], str] = lambda kind, name: ""
-    trusted: bool = True
     _entries: dict[str, Entry[T]] = dataclasses.field(default_factory=dict, init=False)
     _overriding: set[str] = dataclasses.field(default_factory=set, init=False)
     _clashes: dict[str, list[Owner]] = dataclasses.field(default_factory=dict, init=False)
@@ -261,15 +284,13 @@ class Registry(Generic[T]):
             UnknownNameError: the name is not registered; the message has the nearest name or the package to install.
             NameClashError: two plugins registered it.
             PluginError: the import of a ``module:attribute`` failed.
-            UntrustedError: a ``module:attribute``, and the registry is not ``trusted``.
+            UntrustedError: the name is code that must not run, or may be of such code.
         """
         if name in self._clashes:
             raise NameClashError(self.clash(name))
         if name in self._entries:
             return self._entries[name]
         if ":" in name:
-            if not self.trusted and not modules.is_missing_file(name):
-                raise UntrustedError(f"{self.kind} '{name}' is code and was not imported: --trust imports it")
             return self._ad_hoc(name)
         known = ", ".join(sorted(self._entries)) or "none, because no installed plugin registers any"
         hint = self.missing_hint(self.kind, name)
@@ -278,6 +299,8 @@ class Registry(Generic[T]):
 
     def select(self, value: Any, key: str = "") -> Selected[T]:
         """The selection of ``name`` or ``{name: …, option: …}`` in a config, with checked and complete options.
+
+        A selection of code that must not run is an :class:`UntrustedSelection`.
 
         Raises:
             ConfigError: no name, an unknown option, a wrong type or a value out of range; ``key`` is in the message.
@@ -299,8 +322,13 @@ class Registry(Generic[T]):
         try:
             entry = self.get(name)
         except (UnknownNameError, NameClashError, PluginError, UntrustedError) as error:
+            if isinstance(error, UntrustedError) and ":" in name:
+                return UntrustedSelection(self._unread(name), UntrustedError(f"{name_key}: {error}"))
             raise type(error)(f"{name_key}: {error}") from error
-        return self.with_options(entry, options, options_key)
+        try:
+            return self.with_options(entry, options, options_key)
+        except UntrustedError as error:  # of an option
+            return UntrustedSelection(entry, error)
 
     def with_options(self, entry: Entry[T], options: Mapping[str, Any], key: str) -> Selected[T]:
         """``entry`` with ``options`` (plain values), checked and filled in; errors as for :meth:`select`."""
@@ -324,7 +352,7 @@ class Registry(Generic[T]):
 
     def _ad_hoc(self, name: str) -> Entry[T]:
         """An entry for an object named directly; the annotation of its parameter ``options`` gives its options."""
-        entry = self.entry(name, name, Owner(name.rpartition(":")[0]))
+        entry = self._unread(name)
         try:
             options = _options_annotation(entry.load())
         except NameError as error:
@@ -332,6 +360,10 @@ class Registry(Generic[T]):
         if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
             raise PluginError(f"{self.kind} '{name}': its parameter 'options' must be annotated with a dataclass")
         return dataclasses.replace(entry, options=options)
+
+    def _unread(self, name: str) -> Entry[T]:
+        """An entry for an object named directly, without its options."""
+        return self.entry(name, name, Owner(name.rpartition(":")[0]))
 
 
 def loaded(declared: Any) -> Any:

@@ -6,12 +6,17 @@ import gc
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from corerl.contracts.options import did_you_mean
+from corerl.errors import UntrustedError
+
+trusted_files: ContextVar[frozenset[Path] | None] = ContextVar("trusted_files", default=None)
+"""the only files that may run of all code that a config names; None: all of that code may run"""
 
 
 def load_object(reference: str) -> Any:
@@ -42,6 +47,35 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextlib.contextmanager
+def untrusted(files: Iterable[str] = ()) -> Iterator[None]:
+    """Run no code that a config names, except these files; new threads do not inherit the limit."""
+    token = trusted_files.set(frozenset(Path(file).expanduser().resolve() for file in files))
+    try:
+        yield
+    finally:
+        trusted_files.reset(token)
+
+
+def may_run(file: str) -> bool:
+    """Whether a file, which a config names, may run; false for the name of a module, unless all code may."""
+    files = trusted_files.get()
+    return files is None or Path(file).expanduser().resolve() in files
+
+
+def require_trust(reference: str, words: str = "") -> None:
+    """
+    Args:
+        words: the kind of the object, for the message.
+
+    Raises:
+        UntrustedError: the code of ``reference`` must not run; a missing file has an error of its own.
+    """
+    if not may_run(reference.rpartition(":")[0]) and not is_missing_file(reference):
+        what = f"{words} '{reference}'" if words else reference
+        raise UntrustedError(f"{what} is code and was not imported: --trust imports it")
 
 
 def is_missing_file(reference: str) -> bool:

@@ -107,6 +107,19 @@ class Parts:
         return {"corerl": __version__} | {owner.distribution: owner.version for owner in owners}
 
 
+def update_gives_old_log_probs(config: TrainConfig, parts: Parts) -> bool:
+    """A step has one update of the policy, of all rows, and nothing that the config selects reads log-probs before."""
+    algorithm, actor = config.algorithm, config.actor
+    needed = {"log_probs", "sum_pi_squared"} & parts.adv_estimator.entry.needs
+    one = actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= config.data.train_batch_size
+    correction = algorithm.rollout_correction
+    stale = correction.rollout_is is None and config.trainer.max_staleness > 0
+    corrected = correction.bypass_mode or correction.acts or stale or algorithm.use_kl_in_reward
+    whole = actor.zero_advantage == "train" and config.trainer.on_nonfinite == "stop"
+    selects = parts.policy_loss.entry.facts.select_tokens is not None
+    return one and whole and parts.strategy.entry.facts.outputs_of_update and not (needed or corrected or selects)
+
+
 def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
     """Look up every name in ``config`` and check its options.
 

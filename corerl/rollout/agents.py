@@ -59,7 +59,7 @@ async def result_of(agent: Agent, group: Group, model: Model, timeout: float) ->
     row = (prompt.messages, prompt.ground_truth, prompt.data_source, prompt.extra_info)
     try:
         async with asyncio.timeout(timeout) as deadline:
-            result = await agent.run(Task(*row, prompt.token_ids, group.seed), model) or AgentResult()
+            result = await agent.run(Task(*row, prompt.token_ids, group.seed, prompt.tools), model) or AgentResult()
     except DataError as error:
         raise RunError(str(error)) from error
     except RefusedError as error:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from corerl.threads import outside_event_loop
+
 T = TypeVar("T")
 
 ENDING = 90.0
@@ -47,14 +49,16 @@ class EventLoop:
             coroutine.close()
             raise RuntimeError("the event loop of generation is closed")
         if self._thread is None:
-            return self._runner.run(coroutine)
+            with outside_event_loop():
+                return self._runner.run(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def close(self) -> None:
         """Cancel every task, and wait until they have ended; a thread that does not end is left behind."""
         gc.set_threshold(*self._thresholds)
         if self._thread is None:
-            self._runner.close()
+            with outside_event_loop():
+                self._runner.close()
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(ENDING)

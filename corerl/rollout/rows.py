@@ -51,7 +51,8 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
         artifacts=dict(result.artifacts),
     )
     prompt = _prompt(recorder.group.prompt, main, result)
-    return Rollouts([prompt], [path.completion()], ["\n".join(texts)], [0], [episode])
+    response = "\n".join(recorder.tokenizer.opening(node.read) + node.text for node in main)
+    return Rollouts([prompt], [path.completion()], [response], [0], [episode])
 
 
 def _numbered(nodes: Sequence[Node]) -> list[Node]:

@@ -36,7 +36,7 @@ from corerl.rollout.restored import Fitting
 from corerl.rollout.scored import FinishedGroup, ScoredRollouts, score_tensors
 from corerl.rollout.scoring import check_error_rate
 from corerl.seeding import Seeds
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring, say
 
 SLOW = 1.0
 """seconds that a step waits for scores before a notice"""
@@ -150,7 +150,7 @@ class Stream:
         self._failed: list[RunError] = []
         """errors of groups that were left out since the last step"""
         self._failure: BaseException | None = None
-        self._is_slow = False
+        self._is_slow, self._recurring = False, Recurring()
         self._changed = asyncio.Event()
 
     def take(self, step: int) -> StepGroups:
@@ -284,7 +284,8 @@ class Stream:
                 raise  # engines end a run, or are started again, on their own terms
             except RunError as error:
                 what = "is left out" if attempt == 2 else "is tried again"
-                say(f"group {member.number} (prompt {member.group.prompt.index}) failed and {what}: {error}")
+                group = f"group {member.number} (prompt {member.group.prompt.index})"
+                self._recurring(what, f"{group} failed and {what}: {error}")
                 last = error
         self._failed.append(last)
         return None

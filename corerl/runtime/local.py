@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
+from corerl.contracts.surroundings import leave_launch
 from corerl.contracts.workers import ClosingWorker, StartingWorker
 from corerl.errors import ConfigError
 
@@ -26,6 +27,7 @@ class LocalRuntime:
     def __init__(self, config: RuntimeConfig) -> None:
         for error in _refused(config):
             raise error
+        leave_launch()
         self._workers = ExitStack()
 
     def reserve(self, roles: Collection[Role]) -> None:

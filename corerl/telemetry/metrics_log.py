@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,8 @@ def openers(trackers: Sequence[Selected[TrackerFactory]], run: TrackedRun) -> di
 
 
 class MetricsLog:
-    """Appends one JSON object a line, each with its ``step``, and passes the metrics to trackers.
+    """Appends one JSON object a line, each with its ``step``, and passes the metrics to trackers. A number that is not
+    finite is null.
 
     If the disk is full, records wait in memory. Room for the last records and the status is reserved from the start.
 
@@ -63,7 +65,7 @@ class MetricsLog:
         self._reserve = path.with_name(RESERVE)
         remove(self._reserve)  # of a run that was killed
         with atomic_path(path) as temporary:
-            temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
+            temporary.write_text("".join(map(_line, kept)))
         self._keep_room()
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
@@ -78,7 +80,7 @@ class MetricsLog:
     def write(self, metrics: Mapping[str, float], step: int) -> None:
         """One record."""
         record = dict(metrics)
-        self._unwritten += (json.dumps({"step": step, **record}) + "\n").encode()
+        self._unwritten += _line({"step": step, **record}).encode()
         if (error := self._append()) is not None and not self._is_reported:
             self._is_reported = True
             why, free = error.strerror, room(self._reserve.parent)
@@ -152,6 +154,15 @@ class MetricsLog:
             thread.call(call)
 
 
+def _line(record: Mapping[str, float]) -> str:
+    return json.dumps({name: value if math.isfinite(value) else None for name, value in record.items()}) + "\n"
+
+
+def read_record(line: str | bytes) -> dict[str, float]:
+    """The record of a line, with NaN for null."""
+    return {name: math.nan if value is None else value for name, value in json.loads(line).items()}
+
+
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """The records of a ``metrics.jsonl`` without a last line that a kill cut off; none without a file.
 
@@ -162,7 +173,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         return []
     with reading(path):
         lines = path.read_text().split("\n")
-        records = [json.loads(line) for line in lines[:-1]]
+        records = [read_record(line) for line in lines[:-1]]
         for record in records:
             for name, value in record.items():
                 if not isinstance(value, int | float):

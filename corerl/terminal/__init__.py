@@ -1,6 +1,6 @@
 """Text for the reader: notices, progress, escapes of control characters."""
 
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring, say
 from corerl.terminal.output import echo
 
-__all__ = ["echo", "say"]
+__all__ = ["Recurring", "echo", "say"]

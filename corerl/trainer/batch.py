@@ -82,8 +82,7 @@ class Batch:
             RunError: engine and trainer disagree.
         """
         numbers, means = self.estimate_rows(step, lag, penalty)
-        if isinstance(self.corrector, PartwiseCorrector):
-            self.corrector.check(means, lag)
+        self._check(means, lag)
         return numbers
 
     def estimate_rows(
@@ -93,8 +92,7 @@ class Batch:
         batch, experience = self.scored, self.experience
         masked = self.guard.mask_samples(step, experience, batch)
         self.measured |= {} if penalty is None else penalty.subtract(experience)
-        self.correction, means = self.corrector.of_batch(experience, lag)
-        self.measured |= {f"rollout_corr/{name}": mean for name, mean in means.items()}
+        means = self.compare_rows(lag) if experience.old_log_probs is not None else {}
         weights = self.corrector.weights(self.correction)
         turns = batch.turns(experience.response_mask.shape[1])
         estimated = estimate(self.estimator, experience, batch.components(), weights, turns)
@@ -102,6 +100,24 @@ class Batch:
         masked += self.guard.mask_samples(step, experience, batch)
         self.measured["training/nonfinite_samples"] = Combined(float(masked), operator.add)
         return experience.numbers(), means
+
+    def compare(self, lag: int) -> None:
+        """Compare engine and trainer, once the update has given the old log-probs.
+
+        Raises:
+            RunError: engine and trainer disagree.
+        """
+        self._check(self.compare_rows(lag), lag)
+
+    def compare_rows(self, lag: int) -> Mapping[str, Measure]:
+        """As :meth:`compare`; the measures of the mismatch, which are not checked."""
+        self.correction, means = self.corrector.of_batch(self.experience, lag)
+        self.measured |= {f"rollout_corr/{name}": mean for name, mean in means.items()}
+        return means
+
+    def _check(self, means: Mapping[str, Measure], lag: int) -> None:
+        if isinstance(self.corrector, PartwiseCorrector):
+            self.corrector.check(means, lag)
 
     def measure(self) -> dict[str, float]:
         """Metrics of the batch, those of plugins among them."""

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from corerl.checkpoint import random_state
-from corerl.checkpoint.store import Best, CheckpointStore
+from corerl.checkpoint.branch import Branch
+from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.adapters import hold_reference
 from corerl.contracts.annotators import ModelRole
 from corerl.contracts.config import TrainConfig
@@ -19,7 +20,6 @@ from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManage
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
-from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.trackers import TrackedRun
 from corerl.errors import CoreRLError
 from corerl.models import cpu_threads, resolve_device
@@ -94,7 +94,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     """Workers and what is around them; ``stack`` ends all of it."""
     config, parts, checkpoint, hook = plan.config, plan.parts, plan.checkpoint, plan.plugins.hook
     finished = None  # without a plugin that reads the checkpoint's groups, they are played anew
-    if checkpoint is not None:
+    if checkpoint is not None and checkpoint.has_groups:
         finished = hook.read_groups(folder=checkpoint.path, prompts=plan.train_prompts, sampler=plan.sampler)
     further = [each for given in hook.model_roles(config=config, parts=parts) for each in given]
     roles = _roles(config, parts) | {each.role.name: each.role for each in further}
@@ -114,7 +114,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
     stopping.check()
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
-    run = Run(config, parts, plan.plugins, folder)
+    run = Run(config, parts, plan.plugins, folder, plan.digests)
     restarts.take(run.folder)
     if checkpoint is not None:
         for name, model in models.trained.items():
@@ -171,7 +171,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     if batch is None:
         guard = make_guard(config, run.folder, hook)
         batch = Batch(config, hook, plan.tokenizer, parts.adv_estimator.load(), corrector, guard)
-    records = Records(run, log, _checkpoint_store(run, plan.tokenizer))
+    records = Records(run, log, _checkpoint_store(run, plan))
     evaluated = {"run": run, "plan": plan, "stream": stream, "records": records}
     return Trainer(
         run=run,
@@ -256,13 +256,13 @@ def _device_sharing(config: TrainConfig, rollout: Engines, roles: Sequence[Model
     return DeviceSharing(rollout, roles, free_engine=free, offload=config.trainer.offload_while_generating)
 
 
-def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
-    trainer = run.config.trainer
+def _checkpoint_store(run: Run, plan: Plan) -> CheckpointStore:
+    trainer, scores = run.config.trainer, {} if plan.checkpoint is None else dict(plan.checkpoint.scores)
     return CheckpointStore(
         run.folder / "checkpoints",
         max_to_keep=trainer.max_ckpt_to_keep,
-        best=Best(trainer.keep_best, trainer.keep_best_mode) if trainer.keep_best else None,
-        model_files=tokenizer.model_files(),
+        branch=Branch(trainer.keep_best_mode, scores),
+        model_files=plan.tokenizer.model_files(),
         timeout=trainer.save_timeout,
     )
 

@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from corerl.contracts.dispatch import Future, begin
+from corerl.contracts.dispatch import Done, Future, begin
 from corerl.contracts.evaluations import Evaluation
 from corerl.contracts.kl_controllers import KLPenalty
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.errors import EngineDeadError, RunError
+from corerl.objective.own_pass import OUTPUTS
 from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
 from corerl.trainer.batch import Batch
@@ -113,7 +114,7 @@ class Trainer:
         with step.part("old_log_prob"):
             if self.run.config.algorithm.rollout_correction.bypass_mode:
                 put("actor", None)
-            else:
+            elif not self.updates.give_old_log_probs(step.number):
                 wanted: list[Output] = ["log_probs", "entropy"]
                 if "sum_pi_squared" in self.run.parts.adv_estimator.entry.needs:
                     wanted.append("sum_pi_squared")
@@ -134,10 +135,10 @@ class Trainer:
         All calls on the batch are begun before the first wait.
         """
         with step.part("adv"):
-            lag = max(step.scored.staleness(step.number), default=0)
-            estimated = begin(self.batch.estimate, step.number, lag, self.kl_penalty)
+            estimated = begin(self.batch.estimate, step.number, step.lag, self.kl_penalty)
         with step.part("metrics"):
-            measured = begin(self.batch.measure)
+            measures = not self.updates.give_old_log_probs(step.number)
+            measured = begin(self.batch.measure) if measures else Done({})
         with step.part("adv"):
             self.begin_updates(step)
             for each in step.begun:
@@ -162,6 +163,22 @@ class Trainer:
         if step.number > self.run.config.trainer.critic_warmup:
             with step.part("update_actor"):
                 step.metrics |= self.updates.of_policy(step)
+        if self.updates.give_old_log_probs(step.number):
+            with step.part("metrics"):
+                self.measure_update(step)
+
+    def measure_update(self, step: Step) -> None:
+        """Measures of the batch with the log-probs before the update, which the update has computed."""
+        actor = self.models.actor
+        if step.rows.trained.any():
+            outputs = actor.outputs_of_update(step.tokens)
+        else:  # there was no update
+            outputs = actor.forward(step.tokens, OUTPUTS)
+        calls = begin(self.batch.put, "actor", outputs), begin(self.batch.compare, step.lag)
+        measured = begin(self.batch.measure)
+        for each in calls:
+            each.result()
+        step.metrics |= measured.result()
 
     def hand_over(self, step: Step) -> None:
         """Send the weights to the engines; if the engines have ended for good, the step is done all the same."""

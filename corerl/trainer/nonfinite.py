@@ -1,7 +1,7 @@
 """What happens when something that must be a number is NaN or infinite: ``trainer.on_nonfinite``."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pluggy
@@ -14,7 +14,7 @@ from corerl.contracts.experience import Experience
 from corerl.errors import NonFiniteError
 from corerl.files import atomic_path, unused
 from corerl.rollout.scored import ScoredRollouts
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring
 
 TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "values", "rewards", "advantages", "returns")
 
@@ -27,14 +27,14 @@ class NonFiniteGuard:
         folder: gets ``step_N/rollouts.parquet`` (text and scores) and ``step_N/experience.safetensors`` (tensors).
         skip: ``trainer.on_nonfinite`` is ``skip``.
         hook: of the run's plugins, one of which writes ``rollouts.parquet``.
-        say: prints a notice.
+        recurring: prints the notices.
         number: of a response of the batch, its number in the step.
     """
 
     folder: Path
     skip: bool
     hook: pluggy.HookRelay
-    say: Callable[[str], None] = say
+    recurring: Recurring = field(default_factory=Recurring)
     number: Callable[[int], int] = int
 
     def mask_samples(self, step: int, experience: Experience, batch: ScoredRollouts) -> int:
@@ -78,7 +78,7 @@ class NonFiniteGuard:
         message = f"{error}; {len(named)} samples ({names}) {where}"
         if not self.skip:
             raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip leaves them out", rows) from error
-        self.say(f"step {step}: {message}")
+        self.recurring("nonfinite", f"step {step}: {message}")
 
     def _name(self, batch: ScoredRollouts, row: int) -> str:
         prompt = batch.rollouts.prompts[row]

@@ -2,9 +2,11 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from corerl.checkpoint.identity import digests
 from corerl.checkpoint.resume import Checkpoint, find_checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.scorers import Scorer
@@ -20,7 +22,6 @@ from corerl.registry.parts import ENVIRONMENT, Parts
 from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
-from corerl.trainer.makers import require_makers
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Plan:
     Attributes:
         folder: of a run whose workers are started again: it goes on there.
         run_ids: of its trackers.
+        digests: of what it reads (:mod:`corerl.checkpoint.identity`).
     """
 
     config: TrainConfig
@@ -43,6 +45,7 @@ class Plan:
     scorers: dict[str, Selected[Scorer]]
     folder: Path | None = None
     run_ids: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total_steps(self) -> int:
@@ -93,22 +96,20 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """
     resolve_device(config.actor.device)
     plugins.hook.check_requirements(config=config, parts=parts)
-    require_makers(config, parts, plugins)
     require_name(config.tracking.experiment_name, "tracking.experiment_name")
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model, plugins)
-    if end := tokenizer.unheeded_end_of_turn():
-        say(
-            f"the chat template ends a turn with {end}, which is not among the model's stop tokens: responses may "
-            "never end (set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json)"
-        )
+    if fault := tokenizer.end_of_turn_fault():
+        say(fault)
     train_prompts = load_prompts(config.data, config.data.train_files, tokenizer, "train")
     say(f"training data: {train_prompts.report}")
+    rows = {"data.train_files": train_prompts.report.digest}
     val_prompts: list[Prompt] = []
     if config.data.val_files:
         validation = load_prompts(config.data, config.data.val_files, tokenizer, "val")
         say(f"validation data: {validation.report}")
-        val_prompts = list(validation)
+        val_prompts, rows["data.val_files"] = list(validation), validation.report.digest
+    read = digests(asdict(config), rows, tokenizer)
     own_order = parts.others.get("data.sampler")
     sampler = PromptSampler(
         len(train_prompts),
@@ -123,7 +124,8 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     checkpoint = find_checkpoint(config, total_steps, fetched)
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
-        _check_resumed(checkpoint, config, parts, plugins)
+        aliases = plugins.config_aliases()
+        checkpoint = compared(checkpoint, config, plugins, versions=parts.versions(), aliases=aliases, digests=read)
         with reading(checkpoint.path / "state.json"):
             sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
@@ -131,11 +133,20 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])
     scored = parts.agent is None or config.rollout.multi_turn.score_response
     scorers = select_scorers(sources, parts, plugins.registries) if scored else {}
-    return Plan(config, parts, plugins, checkpoint, tokenizer, train_prompts, val_prompts, sampler, scorers)
+    data = train_prompts, val_prompts, sampler
+    return Plan(config, parts, plugins, checkpoint, tokenizer, *data, scorers, digests=read)
 
 
-def _check_resumed(checkpoint: Checkpoint, config: TrainConfig, parts: Parts, plugins: Plugins) -> None:
+def compared(checkpoint: Checkpoint, config: Any, plugins: Plugins, **given: Mapping[str, str]) -> Checkpoint:
+    """The checkpoint without the parts of its state that a run of this config does not take.
+
+    Args:
+        given: further arguments of the hook ``check_resumed``.
+
+    Raises:
+        ConfigError: the run must not resume it.
+    """
     check = plugins.hook.check_resumed
     if not check.get_hookimpls():
         say("the configuration is not compared with that of the checkpoint: pip install corerl-tools")
-    check(checkpoint=checkpoint, config=config, versions=parts.versions(), aliases=plugins.config_aliases())
+    return checkpoint.without(each for names in check(checkpoint=checkpoint, config=config, **given) for each in names)

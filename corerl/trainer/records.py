@@ -1,10 +1,10 @@
 """What a run writes beside its configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from corerl.checkpoint.store import CheckpointStore
 from corerl.telemetry.metrics_log import MetricsLog
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring
 from corerl.trainer.batch import Batch
 from corerl.trainer.run import Run
 
@@ -16,8 +16,9 @@ class Records:
     run: Run
     log: MetricsLog
     checkpoints: CheckpointStore
+    recurring: Recurring = field(default_factory=Recurring)
 
     def write_rollouts(self, step: int, batch: Batch) -> None:
         """Write the batch as ``rollouts/step_N.parquet`` by a plugin; the run continues if this fails."""
         if notice := batch.write_rollouts(self.run.folder / "rollouts" / f"step_{step:06d}.parquet"):
-            say(f"step {step}: {notice}")
+            self.recurring("rollouts", f"step {step}: {notice}")

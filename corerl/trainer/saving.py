@@ -1,5 +1,6 @@
 """When a checkpoint is saved, what is in it, and what happens when it cannot be written."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
 from corerl.rollout.scored import FinishedGroup
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring, say
 
 if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer
@@ -26,18 +27,23 @@ class Saving:
         self._fixed = {
             "config": asdict(config),
             "versions": trainer.run.parts.versions(),
+            "digests": trainer.run.digests,
             "dtype": next(name for name, each in DTYPES.items() if each is dtype),
         }
         self._done = self._saved = trainer.step
+        self._ends = False
+        """training does not continue after this checkpoint"""
         self._state: Mapping[str, Any] = {}
         self._random_states: dict[str, Any] = {}
         self._finished: Sequence[FinishedGroup] = ()
+        self._recurring = Recurring()
 
     def copy(self) -> None:
         """Copy the state of the present step, once the checkpoint before is written."""
-        self.settle(wait=True)
         step = self._trainer.step
-        self._copy(step, last=step == self._trainer.total_steps)
+        self._ends = step == self._trainer.total_steps
+        self.settle(wait=True)
+        self._copy(step, last=self._ends)
 
     def done(self, metrics: Mapping[str, float]) -> None:
         """The step is over, and recorded: from now on a checkpoint is of it."""
@@ -55,15 +61,17 @@ class Saving:
 
     def write(self) -> None:
         """Write the copy, in the background unless it is the last."""
-        best = self._config.keep_best
-        if best and self._state["score"] is None:
-            say(f"step {self._done}: no metric '{best}' in this step, so its checkpoint cannot be the best")
+        best, score = self._config.keep_best, self._state["score"]
+        if best and (score is None or not math.isfinite(score)):
+            why = f"no metric '{best}'" if score is None else f"'{best}' is {score}"
+            notice = f"step {self._done}: {why} in this step, so its checkpoint cannot be the best"
+            self._recurring("best", notice)
         self._write()
-        last = self._done == self._trainer.total_steps
-        self.settle(wait=last or not self._config.async_save, must=last)
+        self.settle(wait=self._ends or not self._config.async_save, must=self._ends)
 
     def save_done(self) -> None:
         """Save the last step that was done, unless it is saved; then the run ends, and nothing more is generated."""
+        self._ends = True
         self.settle(wait=True)
         if self._saved != self._done:
             self._trainer.stream.close()
@@ -90,6 +98,7 @@ class Saving:
 
     def end(self, *, workers_ended: bool = False) -> None:
         """Wait for what is being written, however the run ends, unless those who write it have ended before."""
+        self._ends = True
         self._trainer.records.checkpoints.drop(wait=not workers_ended)
         if workers_ended:
             self._trainer.records.checkpoints.give_up()
@@ -112,11 +121,13 @@ class Saving:
 
         def write_finished(folder: Path) -> None:
             if finished and not hook.write_groups(folder=folder, groups=finished):
-                say(f"{len(finished)} finished groups are not in the checkpoint (pip install corerl-tools)")
+                notice = f"{len(finished)} finished groups are not in the checkpoint (pip install corerl-tools)"
+                self._recurring("groups", notice)
 
         self._trainer.records.checkpoints.write({**self._state, **self._fixed}, self._random_states, write_finished)
 
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":
             raise error
-        say(f"{error}; earlier checkpoints are complete, and training continues (trainer.on_save_error=continue)")
+        goes_on = "" if self._ends else "; training continues (trainer.on_save_error=continue)"
+        self._recurring("save", f"{error}{goes_on}")

@@ -58,6 +58,11 @@ class Step:
         return self.groups.scored
 
     @property
+    def lag(self) -> int:
+        """The largest staleness of the responses."""
+        return max(self.scored.staleness(self.number), default=0)
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Part -> seconds, once the step has ended."""
         return {**self.part.seconds, **self.groups.seconds}

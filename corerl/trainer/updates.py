@@ -1,6 +1,6 @@
 """The optimizer steps of a training step: mini-batches, their loss weights, and updates that are not finite."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -8,15 +8,15 @@ from corerl.batch.cuts import mini_batches
 from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience
-from corerl.contracts.losses import Mean, Measure
+from corerl.contracts.losses import Mean, Measure, add_means
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.errors import NonFiniteError
 from corerl.objective import policy_loss_inputs
-from corerl.registry.parts import Parts
+from corerl.registry.parts import Parts, update_gives_old_log_probs
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring
 from corerl.trainer.batch import Batch, weighed
 from corerl.trainer.models import Models
 from corerl.trainer.step import Step
@@ -44,41 +44,68 @@ class Updates:
     ) -> None:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
         self._batch = batch
-        self._annotators = annotators
+        self._annotators, self._recurring = annotators, Recurring()
+        reads_before = annotators or not corrector.only_measures
+        self._gives_old = update_gives_old_log_probs(config, parts) and not reads_before
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
         exact = parts.kl_loss is None and not config.actor.entropy_coeff
         exact = exact and parts.policy_loss.entry.facts.zero_at_zero_advantage
-        self._skips = exact and config.actor.zero_advantage == "skip"
+        zero = config.actor.zero_advantage
+        self._leaves_out = zero == "drop" or (exact and zero == "skip")
+        self._reads_present = corrector.acts_on_mini_batches or self._select_tokens is not None
+
+    def give_old_log_probs(self, step: int) -> bool:
+        """The only update of this step gives the log-probs and the entropy of the policy before it."""
+        return self._gives_old and step > self._config.trainer.critic_warmup
 
     def of_critic(self, step: Step) -> dict[str, float]:
         """All updates of the critic; their metrics."""
-        assert self._models.critic is not None
+        worker = self._models.critic
+        assert worker is not None
         actor, critic = self._config.actor, self._config.critic
         size, epochs = critic.ppo_mini_batch_size or actor.ppo_mini_batch_size, critic.ppo_epochs or actor.ppo_epochs
-        cut = self.mini_batches(step.of_critic.result(), size, epochs, critic.loss_agg_mode)
-        return merge_means(self._updated(self._models.critic.update, cut, step), "critic")
+        updates: dict[str, Mean] = {}
+        for rows, mini_batch in self.mini_batches(step.of_critic.result(), size, epochs, critic.loss_agg_mode):
+            add_means(updates, self._update(worker.update, rows, mini_batch, step))
+        return merge_means([updates], "critic")
 
     def of_policy(self, step: Step) -> dict[str, float]:
         """All updates of the policy; their metrics."""
-        actor = self._config.actor
-        drops = actor.zero_advantage == "drop"
+        actor, worker = self._config.actor, self._models.actor
+        update = worker.update_once if self.give_old_log_probs(step.number) else worker.update
         whole = step.of_policy.result()
-        rows = whole.numbers()
+        numbers, trained = whole.numbers(), 0
+        updates: dict[str, Mean] = {}
+        annotations: dict[str, Mean] = {}
+        corrections: dict[str, Measure] = {}
         cut = self.mini_batches(whole, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
-        measured: list[Mapping[str, Measure]] = []
-        trained: list[int] = []
-        annotated: list[Mapping[str, Mean]] = []
-        prepared = self._prepared(cut, step.number, measured)
-        if self._skips or drops:
-            prepared = _trained(prepared, trained, by_mask=drops)
-        prepared = self._annotated(prepared, step, annotated)
-        metrics = merge_means(self._updated(self._models.actor.update, prepared, step), "actor")
-        metrics |= merge_means(annotated, "actor") | merge_means(measured, "rollout_corr")
-        if self._skips or drops:
-            metrics["actor/skipped_tokens"] = 1 - sum(trained) / (actor.ppo_epochs * int(rows.lengths.sum()))
-        if not rows.trained.any():
-            reason = "no prompt has an advantage" if drops and step.rows.trained.any() else "no response has a score"
-            say(f"step {step.number}: {reason}; the weights are not updated")
+        for number, (rows, mini_batch) in enumerate(cut):
+            present = self._models.present_log_probs(mini_batch) if self._reads_present else None
+            if present is not None and self._corrector.acts_on_mini_batches:
+                add_means(corrections, self._corrector.of_mini_batch(mini_batch, present))
+                if not mini_batch.response_mask.any():
+                    continue
+                mini_batch = weighed(mini_batch, mini_batch.numbers(), self._config, actor.loss_agg_mode)
+            if present is not None and self._select_tokens is not None:
+                inputs = policy_loss_inputs(mini_batch.at_trained(present), mini_batch.trained_only())
+                uniforms = torch.from_numpy(self._seeds.uniforms(step.number, number, tuple(present.shape)))
+                mini_batch.selected = self._select_tokens(inputs, uniforms)
+            if self._leaves_out:
+                kept = self._rows_with_gradient(mini_batch)
+                rows, mini_batch = rows[kept], mini_batch.select(kept)
+                trained += int(mini_batch.numbers().lengths.sum())
+            for annotator in self._annotators:
+                with step.part(annotator.part):
+                    add_means(annotations, annotator.annotate(mini_batch, rows, step.scored.rollouts))
+            add_means(updates, self._update(update, rows, mini_batch, step))
+        metrics = merge_means([updates], "actor") | merge_means([annotations], "actor")
+        metrics |= merge_means([corrections], "rollout_corr")
+        if self._leaves_out:
+            metrics["actor/skipped_tokens"] = 1 - trained / (actor.ppo_epochs * int(numbers.lengths.sum()))
+        if not numbers.trained.any():
+            has_score = actor.zero_advantage == "drop" and step.rows.trained.any()
+            reason = "no prompt has an advantage" if has_score else "no response has a score"
+            self._recurring(reason, f"step {step.number}: {reason}; the weights are not updated")
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics
@@ -95,61 +122,27 @@ class Updates:
                 if own.trained.any():
                     yield rows, weighed(whole.select(rows), own, self._config, loss_agg_mode)
 
-    def _prepared(self, cut: MiniBatches, step: int, measured: list[Mapping[str, Measure]]) -> MiniBatches:
-        """Mini-batches, each just before its update of the policy.
+    def _rows_with_gradient(self, mini_batch: Experience) -> torch.Tensor:
+        """(K,) rows that are trained: those with an advantage, or under ``drop`` those with a trained token.
 
-        Args:
-            measured: gets the measures of rollout correction.
+        Without any it is the shortest row, because an update with a gradient of 0 still moves the weights, by momentum
+        and decay.
         """
-        for number, (rows, mini_batch) in enumerate(cut):
-            if self._corrector.acts_on_mini_batches:
-                present = self._models.present_log_probs(mini_batch)
-                measured.append(self._corrector.of_mini_batch(mini_batch, present))
-                if not mini_batch.response_mask.any():
-                    continue
-                mini_batch = weighed(mini_batch, mini_batch.numbers(), self._config, self._config.actor.loss_agg_mode)
-            if self._select_tokens is not None:
-                present = self._models.present_log_probs(mini_batch)
-                uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))
-                mini_batch.selected = self._select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
-            yield rows, mini_batch
-
-    def _annotated(self, cut: MiniBatches, step: Step, metrics: list[Mapping[str, Mean]]) -> MiniBatches:
-        """Mini-batches with the columns of all annotators, whose metrics are put into ``metrics``."""
-        for rows, mini_batch in cut:
-            for annotator in self._annotators:
-                with step.part(annotator.part):
-                    metrics.append(annotator.annotate(mini_batch, rows, step.scored.rollouts))
-            yield rows, mini_batch
-
-    def _updated(
-        self, update: Callable[[Experience], dict[str, Mean]], cut: MiniBatches, step: Step
-    ) -> Iterator[dict[str, Mean]]:
-        """The metrics of each optimizer step; one whose loss or gradient is not finite is not taken."""
-        for rows, mini_batch in cut:
-            try:
-                metrics = update(mini_batch)
-            except NonFiniteError as error:
-                named = (rows[list(error.rows)] if error.rows else rows).tolist()
-                self._batch.refuse(step.number, error, named)
-                metrics = {}
-            yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
-
-
-def _trained(cut: MiniBatches, trained: list[int], *, by_mask: bool) -> MiniBatches:
-    """The mini-batches without rows that have no gradient; one without any other keeps its shortest row.
-
-    An update with a gradient of 0 still moves the weights, by momentum and decay.
-
-    Args:
-        trained: gets the number of tokens in each.
-        by_mask: rows without a trained token, in place of rows without an advantage.
-    """
-    for rows, mini_batch in cut:
         numbers = mini_batch.numbers()
-        has_gradient = numbers.trained > 0 if by_mask else numbers.has_advantage.clone()
-        if not has_gradient.any():
-            has_gradient[numbers.lengths.argmin()] = True
-        kept = has_gradient.nonzero().squeeze(1)
-        trained.append(int(numbers.lengths[kept].sum()))
-        yield rows[kept], mini_batch.select(kept)
+        dropped = self._config.actor.zero_advantage == "drop"
+        kept = numbers.trained > 0 if dropped else numbers.has_advantage.clone()
+        if not kept.any():
+            kept[numbers.lengths.argmin()] = True
+        return kept.nonzero().squeeze(1)
+
+    def _update(
+        self, update: Callable[[Experience], dict[str, Mean]], rows: torch.Tensor, mini_batch: Experience, step: Step
+    ) -> dict[str, Mean]:
+        """The metrics of an optimizer step; one whose loss or gradient is not finite is not taken."""
+        try:
+            metrics = update(mini_batch)
+        except NonFiniteError as error:
+            named = (rows[list(error.rows)] if error.rows else rows).tolist()
+            self._batch.refuse(step.number, error, named)
+            metrics = {}
+        return metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}

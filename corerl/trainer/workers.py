@@ -31,7 +31,7 @@ from corerl.contracts.training_strategies import (
 )
 from corerl.errors import ConfigError, RunError
 from corerl.models import compute_dtype, critic_model, overridden, resolve_device
-from corerl.objective import PolicyObjective, ValueObjective
+from corerl.objective import OwnPass, PolicyObjective, ValueObjective
 from corerl.plugins import Plugins, load_plugins
 from corerl.registry.parts import Parts, resolve_parts
 
@@ -126,7 +126,12 @@ class PolicyWorker(TrainedWorker):
 
     Args:
         total_updates: optimizer steps in the whole run.
+
+    Attributes:
+        own_pass: of the last :meth:`update_once`, until its outputs are taken.
     """
+
+    own_pass: OwnPass
 
     def __init__(self, config: TrainConfig, total_updates: int) -> None:
         parts = parts_of(config)
@@ -148,6 +153,19 @@ class PolicyWorker(TrainedWorker):
             of_logits=of_logits(config) if of_logits else None,
             terms=[term for given in loss_terms(config=config, parts=parts) for term in given or ()],
         )
+
+    @dispatch("split", merge="rank_zero")
+    def update_once(self, mini_batch: Experience) -> dict[str, Mean]:
+        """The only :meth:`update` of a step: old log-probs are those of its own forward pass."""
+        self.own_pass = OwnPass(self.objective)
+        return self.strategy.update(replace(mini_batch, row_ids=torch.arange(len(mini_batch))), self.own_pass)
+
+    @dispatch("split")
+    def outputs_of_update(self, batch: Experience) -> TokenOutputs:
+        """Log-probs and entropy before the last :meth:`update_once`, which had the same rows."""
+        outputs = self.own_pass.outputs(batch.response_mask.shape)
+        del self.own_pass
+        return outputs
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""
@@ -242,12 +260,13 @@ def _spec(
 ) -> StrategySpec:
     """A model without updates; the limits of its micro-batches are the role's own, or else the actor's."""
     actor = config.actor
+    device = resolve_device(actor.device)
     limit = MicroBatching(max_sequences=sequences or actor.ppo_micro_batch_size_per_gpu)
     if actor.use_dynamic_bsz:
-        limit = MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
+        limit = MicroBatching.by_tokens(tokens or actor.ppo_max_token_len_per_gpu, device)
     return StrategySpec(
         model=overridden(config.model if path is None else replace(config.model, path=path), weights=True),
-        device=resolve_device(actor.device),
+        device=device,
         micro_batching=limit,
         temperature=config.rollout.temperature,
         seed=config.trainer.seed,

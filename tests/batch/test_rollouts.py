@@ -32,3 +32,11 @@ def test_rollouts_of_which_some_have_no_text_are_an_error():
     prompt = Prompt(0, (1, 2), [], "s", "4", {})
     with pytest.raises(ValueError, match="shorter"):
         Rollouts([prompt] * 2, [Completion([3], [-0.5], "stop", 0)] * 2, ["two"], [0, 0]).reward_requests(9)
+
+
+def test_a_response_begins_with_the_tag_that_its_prompt_opens():
+    """Cut off in its thoughts, it has no answer outside of them."""
+    prompts = [Prompt(0, (1,), [], "s", "4", {}, opening="<think>\n"), Prompt(1, (1,), [], "s", "4", {})]
+    completion = Completion([3], [-0.5], "length", 0)
+    rollouts = Rollouts.collect(prompts, [[completion], [completion]], lambda rows: ["4"] * len(rows))
+    assert [request.response for request in rollouts.reward_requests(9)] == ["<think>\n4", "4"]

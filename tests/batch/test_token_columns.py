@@ -28,6 +28,9 @@ def values_of(ids, counts=None):
 class Letters:
     stop_token_ids = (0,)
 
+    def opening(self, token_ids):
+        return ""
+
     def decode(self, rows):
         return ["".join(chr(97 + token % 26) for token in row) for row in rows]
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from corerl.checkpoint import manifest
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ModelError, UntrustedError
+from corerl.registry.modules import untrusted
 from corerl_testing.tiny_model import tiny_model
 from corerl_tools.export.export import export
 
@@ -70,7 +71,7 @@ def checkpoint(tmp_path, strategies):
 def test_weights_become_one_file_in_the_dtype_that_is_asked_for(checkpoint, tmp_path, strategy):
     made = checkpoint(strategy)
     out = tmp_path / "out"
-    assert export(made, out, dtype="bf16", trust=True) == made
+    assert export(made, out, dtype="bf16") == made
     config = json.loads((out / "config.json").read_text())
     assert config["dtype"] == "bfloat16" and "torch_dtype" not in config
     expected, written = (load_file(folder / "model.safetensors") for folder in (tiny_model(), out))
@@ -81,7 +82,7 @@ def test_weights_become_one_file_in_the_dtype_that_is_asked_for(checkpoint, tmp_
 
 def test_weights_of_several_files_are_in_an_index(checkpoint, tmp_path):
     out = tmp_path / "out"
-    export(checkpoint("plain"), out, shard_bytes=100_000, trust=True)
+    export(checkpoint("plain"), out, shard_bytes=100_000)
     index = json.loads((out / "model.safetensors.index.json").read_text())
     expected = load_file(tiny_model() / "model.safetensors")
     files = sorted(path.name for path in out.glob("*.safetensors"))
@@ -99,7 +100,7 @@ def test_weights_of_several_files_are_in_an_index(checkpoint, tmp_path):
 def test_weights_that_cannot_be_read_are_those_of_the_model_folder_that_the_ranks_wrote(
     checkpoint, tmp_path, strategy, weights
 ):
-    export(checkpoint(strategy, ready=True, weights=weights), tmp_path / "out", trust=True)
+    export(checkpoint(strategy, ready=True, weights=weights), tmp_path / "out")
     assert (tmp_path / "out" / "model.safetensors").read_text() == "of the ranks"
 
 
@@ -109,7 +110,7 @@ def test_weights_that_cannot_be_read_are_those_of_the_model_folder_that_the_rank
 )
 def test_weights_that_nobody_can_read_are_an_error(checkpoint, tmp_path, strategy, words):
     with pytest.raises(ModelError, match=words):
-        export(checkpoint(strategy, weights=False), tmp_path / "out", trust=True)
+        export(checkpoint(strategy, weights=False), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -117,14 +118,14 @@ def test_an_empty_model_folder_is_none(checkpoint, tmp_path):
     made = checkpoint("ranked")
     (made / "huggingface").mkdir()
     with pytest.raises(ModelError, match="has no huggingface/"):
-        export(made, tmp_path / "out", trust=True)
+        export(made, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("attribute", [False, True])
 def test_code_that_the_checkpoint_names_is_listed_and_not_run(checkpoint, strategies, tmp_path, attribute):
     strategy = f"{strategies}:STRATEGY" if attribute else "plain"
-    with pytest.raises(UntrustedError) as error:
+    with untrusted(), pytest.raises(UntrustedError) as error:
         export(checkpoint(strategy), tmp_path / "out")
     named = f"{strategies}, {strategy}" if attribute else str(strategies)
     assert f"names code: {named}. Read that code" in str(error.value)

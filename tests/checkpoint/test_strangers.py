@@ -32,6 +32,8 @@ def checkpoint(tmp_path: Path) -> Path:
         *(json.dumps({**STATE, name: []}) for name in STATE),
         *(json.dumps({**STATE, "step": value}) for value in (-1, 10**18, True)),
         *(json.dumps({**STATE, "kl_coef": value}) for value in (float("nan"), float("inf"), False)),
+        *(json.dumps({**STATE, "scores": {"1": value}}) for value in (float("nan"), "0.5", [])),
+        *(json.dumps({**STATE, **value}) for value in ({"scores": {"x": 0.5}}, {"scores": []}, {"digests": None})),
         *(json.dumps({key: value for key, value in STATE.items() if key != name}) for name in STATE),
     ],
     ids=lambda text: text[:40],

@@ -46,7 +46,9 @@ def test_a_rank_that_cannot_say_a_word_ends_the_wait_for_it(tmp_path):
     store = CheckpointStore(tmp_path / "checkpoints", timeout=600)
     store.copy(1, {"actor": Actor()})
     store.write({}, {})
-    with pytest.raises(SaveError, match=r"global_step_1 could not be written: .* bytes free"):
+    with pytest.raises(
+        SaveError, match=r"global_step_1/actor could not be written: nor could the error of a rank; .* bytes free"
+    ):
         store.settle(wait=True)
     assert not [*store.folder.iterdir()]
 
@@ -65,6 +67,13 @@ def test_whatever_ends_the_writing_of_a_rank_is_told(tmp_path, error):
         write()
 
 
-def test_an_error_is_one_line_with_its_kind_unless_it_is_of_the_disk():
-    assert described(RuntimeError("iostream\n  error")) == "RuntimeError: iostream error"
+def test_an_error_is_its_first_line_with_its_kind_unless_it_is_of_the_disk():
+    assert described(RuntimeError("file write failed\nframe #0: c10::ThrowEnforceNotMet")) == (
+        "RuntimeError: file write failed"
+    )
+    hidden = RuntimeError("unexpected pos 704 vs 598")
+    hidden.__context__ = FULL
+    assert described(hidden) == "[Errno 28] No space left on device"
+    assert described(ValueError()) == "ValueError: "
+    assert described(OF_TORCH) == "rank 0: [Errno 28] No space left on device"
     assert described(OSError(errno.ENOSPC, "No space left")) == f"[Errno {errno.ENOSPC}] No space left"

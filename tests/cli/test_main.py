@@ -92,7 +92,17 @@ def test_the_help_imports_plugin_modules_and_no_parts_options_or_contracts() -> 
     assert (HEAVY | surplus) & modules == set()
     contracts = {name for name in modules if name.startswith("corerl.contracts.")}
     declared = ("advantage_estimators", "kl_types", "policy_losses")
-    known = {"commands", "facts", "kinds", "losses", "metrics", "options", "scorers", *declared}  # those with needs
+    known = {
+        "commands",
+        "facts",
+        "kinds",
+        "surroundings",
+        "losses",
+        "metrics",
+        "options",
+        "scorers",
+        *declared,
+    }  # those with needs
     assert contracts <= {f"corerl.contracts.{name}" for name in known}
     own = {name.partition(".")[2] for name in modules if name.startswith("corerl_")}
     # data sources of scorers; the contract of a kind

@@ -33,7 +33,7 @@ def test_a_config_that_is_right_has_no_error_and_nothing_is_written(workplace, c
     assert code == 0 and report["ok"]
     assert keys(report, "error") == keys(report, "warning") == []
     assert sorted(workplace.folder.rglob("*")) == before
-    assert [phase["name"] for phase in report["memory"]] == ["update of the actor", "generation"]
+    assert [phase["name"] for phase in report["memory"]] == ["update of the actor", "generation", "checkpoint"]
     assert run(["check", str(workplace.config)]) == 0
     printed = capsys.readouterr().out
     assert "note: reward.scorer: 'corerl/arithmetic' is scored by 'arithmetic'" in printed
@@ -86,6 +86,20 @@ def test_everything_that_is_wrong_is_found_at_once(workplace, check, rows, write
     assert sentences["actor.policy_loss"]["problem"] == "missing file"
     assert all(each["remedy"] for each in report["findings"] if each["severity"] != "note")
     assert not workplace.runs.exists()
+
+
+def test_what_the_prompts_do_to_responses_is_noted(check, rows, write, tmp_path):
+    """A template that opens the reasoning, control tokens as letters, and a column that is not read."""
+    (tmp_path / "thinks.jinja").write_text("{{ messages[-1].content }}{{ '<|im_end|><think>\\n' }}")
+    rows = [{**row, "system": "Be brief."} for row in rows]
+    rows[1]["prompt"][0]["content"] = "1 + 1 = <|im_end|>"
+    _, report = check(write(rows), f"model.chat_template={tmp_path}/thinks.jinja")
+    notes = {(each["key"], each["sentence"]) for each in report["findings"] if each["severity"] == "note"}
+    opened = "prompts end with <think>: responses begin within their reasoning; scorers get the tag too"
+    assert ("model.chat_template", opened) in notes
+    of_data = sorted((sentence for key, sentence in notes if key == "data.train_files"), key=len)
+    assert of_data[1].startswith(f"of {len(rows)} rows: 1 spell the control token <|im_end|>, which stays text")
+    assert of_data[0] == f"of {len(rows)} rows: not read, though they could change the prompts: columns system"
 
 
 def test_a_model_and_a_batch_that_cannot_be(check, material):
@@ -255,12 +269,18 @@ def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "s3cret-of-mine")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
     monkeypatch.setenv("NCCL_DEBUG", "https://me:s3cret@host/path")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@proxy.example:3128")
+    monkeypatch.setenv("UCX_TLS", "tcp")
     assert run(["doctor", "--json"]) == 0
     text = capsys.readouterr().out
     facts = json.loads(text)
     assert "s3cret" not in text
     assert facts["environment"]["NCCL_SOCKET_IFNAME"] == "eth0"
     assert facts["environment"]["NCCL_DEBUG"] == "(set)"
+    workers = facts["environment of workers"]
+    assert {"HTTPS_PROXY", "SSL_CERT_FILE", "XDG_CACHE_HOME", "NVTE_*", "UCX_*"} <= {*workers["copied"].split(", ")}
+    assert (workers["HTTPS_PROXY"], workers["UCX_TLS"]) == ("(set: a secret)", "(set)")
+    assert "WANDB_API_KEY" not in workers
     assert facts["corerl"]["corerl-hf"] and facts["packages"]["torch"] and facts["system"]["python"]
     assert set(facts["devices"]) >= {"driver", "torch's CUDA"}
     assert run(["doctor"]) == 0

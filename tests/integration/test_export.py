@@ -57,6 +57,59 @@ def test_the_folder_is_named_by_out_as_in_other_commands(saved, tmp_path, capsys
         assert "--out: must name one new folder" in capsys.readouterr().err
 
 
+def test_weights_have_the_mode_of_the_other_files(saved, tmp_path):
+    assert run(["export", str(saved), str(tmp_path / "out")]) == 0
+    expected = (saved / "config.yaml").stat().st_mode
+    assert {each.stat().st_mode for each in (tmp_path / "out").iterdir()} == {expected}
+    assert {each.stat().st_mode for each in (saved / "checkpoints").rglob("*.*") if each.is_file()} == {expected}
+
+
+@pytest.mark.parametrize("trust", [[], ["--trust"]])
+def test_code_of_the_model_is_run_only_if_it_is_trusted_and_nobody_is_asked(
+    saved, tmp_path, capsys, monkeypatch, trust
+):
+    checkpoint = saved / "checkpoints" / "global_step_2"
+    described = json.loads((checkpoint / "model" / "config.json").read_text())
+    described |= {"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.Mine"}}
+    (checkpoint / "model" / "config.json").write_text(json.dumps(described))
+    code = f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\nraise SystemError('it ran')\n"
+    (checkpoint / "model" / "configuration_mine.py").write_text(code)
+    (checkpoint / "manifest.json").unlink()
+    manifest.write(checkpoint)
+    monkeypatch.setattr("builtins.input", lambda *prompt: pytest.fail("a question on the terminal"))
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    code = run(["export", str(checkpoint), str(tmp_path / "out"), *trust])
+    error = capsys.readouterr().err
+    assert code == 2 and not (tmp_path / "out").exists()
+    assert (tmp_path / "ran").exists() == bool(trust)
+    if not trust:
+        named = "model/config.json names code of the model (auto_map: configuration_mine.Mine)"
+        assert named in error and "add --trust to run it" in error and len(error.splitlines()) == 1
+
+
+def test_code_of_a_language_model_beside_a_known_config_is_refused_too(saved, tmp_path, capsys, monkeypatch):
+    config = saved / "checkpoints" / "global_step_2" / "model" / "config.json"
+    described = json.loads(config.read_text()) | {
+        "model_type": "vit",
+        "auto_map": {"AutoModelForCausalLM": "mine.Mine"},
+    }
+    config.write_text(json.dumps(described))
+    (config.parents[1] / "manifest.json").unlink()
+    manifest.write(config.parents[1])
+    monkeypatch.setattr("builtins.input", lambda *prompt: pytest.fail("a question on the terminal"))
+    assert run(["export", str(config.parents[1]), str(tmp_path / "out")]) == 2
+    assert "names code of the model (auto_map: mine.Mine)" in capsys.readouterr().err
+
+
+def test_code_of_an_architecture_that_transformers_has_is_not_needed(saved, tmp_path):
+    config = saved / "checkpoints" / "global_step_2" / "model" / "config.json"
+    described = json.loads(config.read_text()) | {"auto_map": {"AutoConfig": "configuration_mine.Mine"}}
+    config.write_text(json.dumps(described))
+    (config.parents[1] / "manifest.json").unlink()
+    manifest.write(config.parents[1])
+    assert run(["export", str(config.parents[1]), str(tmp_path / "out")]) == 0
+
+
 def test_what_is_no_whole_checkpoint_is_refused_and_nothing_is_left(saved, tmp_path, capsys):
     assert run(["export", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "is neither a checkpoint nor a run with one" in capsys.readouterr().err

@@ -293,13 +293,15 @@ class TestOnOneClusterOfFiveCpus:
         assert_only_this_machine_can_connect(Path("listening.txt"))
 
     @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="three runs under Ray: set CORERL_CHAOS=1")
-    @pytest.mark.parametrize("kind", ["filtered", "agent"])
+    @pytest.mark.parametrize("kind", ["filtered", "agent", "one update"])
     def test_shards_train_bit_for_bit_as_one_process(self, train, kind, capfd):
         """Failed scores make groups uneven, a filter drops others; episodes have several rows. Unequal shards of 8."""
         Path("uneven.py").write_text(UNEVEN)
         Path("branching.py").write_text(BRANCHING)
         given = ["algorithm.adv_estimator=grpo", "actor.ppo_epochs=2", "trainer.total_training_steps=2"]
         given += ["trainer.log_rollouts_freq=1", "trainer.log_rollouts_tokens=20", "runtime.name=ray"]
+        if kind == "one update":  # which gives the old log-probs
+            given += ["actor.ppo_epochs=1", "actor.ppo_mini_batch_size=8"]
         corrected = "{rollout_is: token, rollout_rs: token_k1, rollout_rs_threshold: 1.0000001}"
         if kind == "agent":  # whose requests an engine computes together as they come, which rounds its log-probs
             given += ["rollout.agent=./branching.py:Branching", "data.max_response_length=24"]
@@ -357,13 +359,17 @@ class TestOnOneClusterOfFiveCpus:
     @pytest.mark.parametrize(
         ("given", "workers"),
         [
+            (  # without a reference and a critic; the only update gives the old log-probs
+                ["actor.use_kl_loss=false", "algorithm.adv_estimator=grpo", "actor.ppo_mini_batch_size=8"],
+                ["runtime.options.rollout_workers=1"],
+            ),
             (  # without a reference, which is two more processes
                 ["actor.use_kl_loss=false"],
                 ["runtime.options.rollout_workers=1", "reward.manager={name: parallel}", "reward.num_workers=2"],
             ),
             ([], ["runtime.options.ranks={critic: 3, ref: 1}", "runtime.options.apart=[critic]"]),
         ],
-        ids=["alike", "uneven"],
+        ids=["one update", "alike", "uneven"],
     )
     def test_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train, given, workers):
         local = train("local", *given)

@@ -3,10 +3,16 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from corerl.cli.main import run
+from corerl.contracts.token_outputs import TokenOutputs
+from corerl.objective import OwnPass
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.trainer import updates
+from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_tools.status import read_status
 
 
@@ -53,6 +59,49 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(train):
     first, again, other = train("a"), train("b"), train("c", "trainer.seed=1")
     assert numbers(first) == numbers(again)
     assert numbers(first) != numbers(other)
+
+
+@pytest.mark.parametrize(
+    "given", [[], ["algorithm.adv_estimator=gae", "actor.use_kl_loss=true"], ["model.lora_rank=2"]]
+)
+def test_the_only_update_of_a_step_gives_the_old_log_probs(train, monkeypatch, given):
+    """One forward pass in place of two, the same metrics and weights."""
+    passes = []
+    forward = SingleDeviceStrategy.forward
+
+    def counted(self, batch, wanted):
+        passes.append(tuple(wanted))
+        return forward(self, batch, wanted)
+
+    monkeypatch.setattr(SingleDeviceStrategy, "forward", counted)
+    given = [*given, "actor.ppo_mini_batch_size=8", "actor.entropy_coeff=0.01", "trainer.log_rollouts_freq=1"]
+    once = train("once", *given)
+    assert ("log_probs", "entropy") not in passes
+    monkeypatch.setattr(updates, "update_gives_old_log_probs", lambda config, parts: False)
+    twice = train("twice", *given)
+    assert passes.count(("log_probs", "entropy")) == 3
+    for one, other in zip(numbers(once), numbers(twice), strict=True):
+        assert one == pytest.approx(other, rel=1e-5, abs=1e-6)
+    assert numbers(once)[-1]["actor/ppo_kl"] == 0
+    files = sorted((twice / "rollouts").iterdir())
+    assert len(files) == 3
+    for file in files:
+        own, other = (pq.read_table(folder / "rollouts" / file.name) for folder in (once, twice))
+        assert own["response"] == other["response"]
+        for mine, theirs in zip(own["log_probs"].to_pylist(), other["log_probs"].to_pylist(), strict=True):
+            assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+def test_a_disagreement_after_the_only_update_ends_the_run_and_keeps_no_checkpoint_of_it(
+    train, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(
+        OwnPass, "outputs", lambda self, shape: TokenOutputs(torch.full(shape, -20.0), torch.zeros(shape))
+    )
+    with pytest.raises(AssertionError):
+        train("wrong", "actor.ppo_mini_batch_size=8", "trainer.save_freq=1")
+    assert "the engine has other weights" in capsys.readouterr().err
+    assert not [*(tmp_path / "wrong").glob("**/global_step_1")]
 
 
 def test_a_reference_that_reads_early_reads_the_same(train):

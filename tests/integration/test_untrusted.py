@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -79,6 +81,99 @@ def test_check_and_config_show_run_no_code_that_a_config_names(
     assert str(trap.file) in out and "--trust" in out
     run(["check", file, "--trust"])
     assert trap.is_sprung
+
+
+OWN = """
+from dataclasses import dataclass
+
+from corerl import hookimpl
+
+def score(response, ground_truth, data_source, extra_info):
+    return 0.0
+
+def half():
+    return {"model": {"path": %r}}
+
+@dataclass
+class EngineOptions:
+    bitwise: bool = False
+
+def engine(model, rollout, *, device, options: EngineOptions):
+    raise RuntimeError("no GPU")
+
+class Rows:
+    def __init__(self, files, data, tokenizer, split):
+        self.files = files
+
+    def __iter__(self):
+        row = {"data_source": "mine", "prompt": [{"role": "user", "content": "1 + 1 ="}]}
+        yield from [row | {"reward_model": {"ground_truth": "2"}}] * 8
+
+@hookimpl
+def config_aliases():
+    return {"actor.clip": "actor.policy_loss.clip_ratio_low"}
+
+@hookimpl
+def register_scorers(register):
+    register("mine", score, data_sources=["mine"])
+
+@hookimpl
+def register_presets(register):
+    register("half", half)
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reward": {"scorer": "OWN:score"}},
+        {"reward": {"scorers": {"mi*": "OWN:score", "*ne": "OWN:score"}}},
+        {"reward": {"scorer": {"name": "combined", "components": {"a": {"scorer": "OWN:score"}}}}},
+        {"plugins": {"load": ["OWN"]}, "actor": {"clip": 0.1}},
+        {"plugins": {"load": ["OWN"]}, "reward": {"scorer": "mine"}},
+        {"plugins": {"load": ["OWN"]}, "reward": {"scorer": "OWN:score"}, "preset": "half", "model": None},
+        {"data": {"custom_cls": "OWN:Rows"}, "reward": {"scorer": "OWN:score"}, "trainer": {"test_freq": 1}},
+        {
+            "reward": {"scorer": "OWN:score"},
+            "rollout": {"name": "OWN:engine", "options": {"bitwise": True}},
+            "trainer": {"bitwise": True},
+        },
+    ],
+)
+def test_no_error_of_check_is_derived_from_code_that_it_did_not_run(
+    tmp_path: Path, workplace: Any, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = yaml.safe_load(workplace.config.read_text())
+    (tmp_path / "own.py").write_text(OWN % values["model"]["path"])
+    row = {"data_source": "mine", "prompt": [{"role": "user", "content": "1 + 1 ="}]}
+    pq.write_table(pa.Table.from_pylist([row | {"reward_model": {"ground_truth": "2"}}] * 8), tmp_path / "mine.parquet")
+    values["data"]["train_files"] = values["data"]["val_files"] = [str(tmp_path / "mine.parquet")]
+    for section, keys in json.loads(json.dumps(changes).replace("OWN", f"{tmp_path}/own.py")).items():
+        values[section] = {**values.get(section, {}), **keys} if isinstance(keys, dict) else keys
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({name: value for name, value in values.items() if value is not None}))
+    assert run(["check", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "own.py" in printed and "--trust" in printed and "error: " not in printed
+
+
+def test_check_names_the_optimizer_of_the_critic_and_does_not_run_it(
+    trap: Trap, config: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("corerl_ppo")
+    optim = {"optim": {"optimizer": f"{trap.file}:make"}}
+    assert run(["check", config({"algorithm": {"adv_estimator": "gae"}, "critic": optim})]) == 0
+    assert not trap.is_sprung
+    assert f"critic.optim.optimizer: optimizer '{trap.file}:make' is code" in capsys.readouterr().out
+
+
+def test_check_of_a_run_that_resumes_runs_no_code_that_the_config_names(
+    checkpoint: Path, trap: Trap, config: Any, workplace: Any
+) -> None:
+    trainer = {"resume_mode": str(checkpoint), "resume_with_changes": True}
+    changes = {"plugins": {"load": [str(trap.file)]}, "actor": {"policy_loss": f"{trap.file}:loss"}}
+    run(["check", config({**changes, "trainer": trainer})])
+    assert not trap.is_sprung
 
 
 def test_check_starts_no_interpreter_that_a_config_names(

@@ -9,6 +9,7 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
 from corerl.objective import (
+    OwnPass,
     PolicyObjective,
     ValueObjective,
     estimate,
@@ -165,7 +166,8 @@ def test_an_estimator_gets_the_scores_parts_and_values_of_trained_tokens_alone(s
         seen.append(inputs)
         return Advantages(inputs.rewards, inputs.rewards)
 
-    assert estimate(estimator, experience, scored.components(), weights).advantages is experience.rewards
+    advantages = estimate(estimator, experience, scored.components(), weights).advantages
+    assert advantages.tolist() == [[0.0, 1.0], [0.0, 0.0]]
     [inputs] = seen
     assert inputs.values.tolist() == [[9.0, 9.0], [0.0, 0.0]]
     assert inputs.rewards.tolist() == [[0.0, 1.0], [0.0, 0.0]]
@@ -203,3 +205,83 @@ def test_an_estimator_that_returns_something_else_is_an_error():
         estimate(lambda inputs: inputs.rewards, experience, {}, None)
     with pytest.raises(RunError, match=r"returned shapes \(2, 2\) and \(2,\), not \(2, 2\): a number for each"):
         estimate(lambda inputs: Advantages(inputs.rewards, inputs.rewards.sum(1)), experience, {}, None)
+
+
+def test_advantages_of_masked_tokens_are_0_whatever_an_estimator_returns(scored_rollouts):
+    scored = scored_rollouts([1.0, None])
+    undefined = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
+    estimated = estimate(lambda inputs: Advantages(undefined, undefined), scored.experience(), {}, None)
+    assert [column.tolist() for column in estimated] == [[[1.0, 2.0], [0.0, 0.0]]] * 2
+
+
+COLUMNS = ("advantages", "old_log_probs", "ref_log_probs", "rollout_log_probs", "rollout_weights", "values", "returns")
+
+
+@pytest.mark.parametrize("undefined", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_an_undefined_number_at_a_masked_token_changes_neither_loss_nor_gradient(name, undefined):
+    """0 times NaN is NaN in the gradient of a product, also if the product is left out of the sum."""
+
+    def weights():
+        return torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+
+    class Term:
+        name, coefficient, of_logits = "distance", 0.5, None
+
+        def __call__(self, outputs, batch):
+            return outputs.log_probs * batch.rollout_log_probs
+
+    objectives = (
+        PolicyObjective(
+            policy_loss=lambda inputs: LossOutput(-inputs.advantages * (inputs.log_probs - inputs.old_log_probs).exp()),
+            kl_type=lambda log_probs, ref: (ref - log_probs).exp() - (ref - log_probs) - 1,
+            kl_loss_coef=0.1,
+            entropy_coeff=0.01,
+            terms=[Term()],
+        ),
+        ValueObjective(lambda inputs: LossOutput(torch.maximum(inputs.returns, inputs.values) * inputs.values)),
+    )
+
+    def loss_and_gradient(objective, column):
+        outputs = [torch.tensor([[-1.0, -2.0], [-4.0, 7.0]], requires_grad=True) for _ in range(3)]
+        experience = batch()
+        experience.rollout_log_probs = experience.rollout_weights = weights()
+        experience.values, experience.returns = weights(), weights()
+        setattr(experience, name, column(getattr(experience, name).clone()))
+        output = objective(TokenOutputs(outputs[0], outputs[1], values=outputs[2]), experience)
+        output.loss.backward()
+        return output.loss, [each.grad for each in outputs]
+
+    def with_undefined(column):
+        column[1, 1] = undefined
+        return column
+
+    for objective in objectives:
+        loss, gradients = loss_and_gradient(objective, with_undefined)
+        expected_loss, expected = loss_and_gradient(objective, lambda column: column)
+        assert torch.equal(loss, expected_loss) and bool(loss.isfinite())
+        for gradient, other in zip(gradients, expected, strict=True):
+            assert (gradient is None) == (other is None)
+            if gradient is not None:
+                assert torch.equal(gradient, other) and gradient[1, 1] == 0
+
+
+def test_an_own_pass_has_ratios_of_1_and_keeps_log_probs_and_entropy_of_all_rows():
+    seen = []
+
+    def loss(inputs):
+        seen.append(inputs.old_log_probs)
+        return LossOutput(-inputs.advantages * (inputs.log_probs - inputs.old_log_probs).exp())
+
+    own = OwnPass(PolicyObjective(loss))
+    experience = batch()
+    experience.old_log_probs, experience.row_ids = None, torch.tensor([1, 0])
+    log_probs = torch.tensor([[-1.0, -2.0], [-4.0, 0.0]], requires_grad=True)
+    own(TokenOutputs(log_probs, torch.tensor([[1.0, 2.0], [3.0, 0.0]])), experience).loss.backward()
+    assert seen[0].tolist() == log_probs.tolist() and not seen[0].requires_grad
+    assert log_probs.grad.tolist() == [[pytest.approx(-1 / 3)] * 2, [pytest.approx(1 / 3), 0.0]]
+    outputs = own.outputs(torch.Size([2, 3]))
+    assert outputs.log_probs.tolist() == [[-4.0, 0.0, 0.0], [-1.0, -2.0, 0.0]]
+    assert outputs.entropy.tolist() == [[3.0, 0.0, 0.0], [1.0, 2.0, 0.0]]
+    with pytest.raises(RunError, match=r"did not call the objective with rows \[2, 3\]"):
+        own.outputs(torch.Size([4, 2]))

@@ -217,6 +217,9 @@ class Queue:
 class Tokenizer:
     stop_token_ids = (0,)
 
+    def opening(self, token_ids):
+        return ""
+
     def decode(self, rows):
         return ["".join(map(str, row)) for row in rows]
 

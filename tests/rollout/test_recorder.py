@@ -23,6 +23,9 @@ class Letters:
 
     stop_token_ids = (0,)
 
+    def opening(self, token_ids):
+        return ""
+
     def decode(self, rows):
         return ["".join(chr(97 + token % 26) for token in row) for row in rows]
 

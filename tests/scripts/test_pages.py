@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.pages import gallery, models, reference
+from scripts.pages import baselines, gallery, models, reference
 from scripts.pages.markdown import from_docstring, table
 
 
@@ -18,6 +18,11 @@ def test_the_page_is_what_the_code_says(name: str) -> None:
 def test_the_tables_of_models_are_what_the_code_says() -> None:
     page = models.PAGE.read_text()
     assert page == models.render(page), "run make pages"
+
+
+def test_the_tables_of_baselines_are_those_of_the_curves() -> None:
+    page = baselines.PAGE.read_text()
+    assert page == baselines.render(page, baselines.curves()), "run python -m scripts.pages.baselines"
 
 
 def test_no_other_page_is_in_the_folder() -> None:

@@ -145,10 +145,12 @@ class Parts(SimpleNamespace):
 
     needs_ref_log_probs = True
 
-    def __init__(self, needs, select_tokens=None, kl_loss=None, zero_at_zero_advantage=False):
+    def __init__(self, needs, select_tokens=None, kl_loss=None, zero_at_zero_advantage=False, outputs_of_update=False):
+        of_strategy = SimpleNamespace(outputs_of_update=outputs_of_update)
         facts = SimpleNamespace(select_tokens=select_tokens, zero_at_zero_advantage=zero_at_zero_advantage)
         super().__init__(
-            adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=needs)),
+            adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=frozenset(needs))),
+            strategy=SimpleNamespace(entry=SimpleNamespace(facts=of_strategy)),
             policy_loss=SimpleNamespace(load_fact=vars(facts).get, entry=SimpleNamespace(facts=facts)),
             kl_loss=None if kl_loss is None else SimpleNamespace(entry=SimpleNamespace(needs=kl_loss)),
             environment=None,
@@ -173,6 +175,7 @@ def trainer(tmp_path):
         kl_loss=None,
         corrector=None,
         zero_at_zero_advantage=False,
+        outputs_of_update=False,
         **keys,
     ):
         config = TrainConfig(ModelConfig("x"))
@@ -189,7 +192,7 @@ def trainer(tmp_path):
             calls.append("estimate")
             return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
 
-        parts = Parts(needs, select_tokens, kl_loss, zero_at_zero_advantage)
+        parts = Parts(needs, select_tokens, kl_loss, zero_at_zero_advantage, outputs_of_update)
         run = SimpleNamespace(config=config, parts=parts, folder=tmp_path, plugins=load_plugins())
         models = Models(
             actor=Worker("actor", calls),

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from corerl.checkpoint.branch import Branch
 from corerl.checkpoint.resume import Checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.facts import BackendFacts, StrategyFacts
@@ -85,15 +86,16 @@ def test_the_engine_gives_memory_back_by_default_where_training_could_use_it(
 
 
 def test_checkpoints_are_kept_as_the_config_says(made, tmp_path):
-    tokenizer = SimpleNamespace(model_files=lambda: {"config.json": b"{}"})
-    trainer = made.config.trainer
+    new, trainer, run = plan(made), made.config.trainer, Run(made.config, made.parts, made.plugins, tmp_path)
+    new.tokenizer = SimpleNamespace(model_files=lambda: {"config.json": b"{}"})
     trainer.max_ckpt_to_keep, trainer.save_timeout = 2, 7.0
-    store = build._checkpoint_store(Run(made.config, made.parts, made.plugins, tmp_path), tokenizer)
-    assert (store.folder, store.timeout, store._max_to_keep, store._best) == (tmp_path / "checkpoints", 7.0, 2, None)
+    store = build._checkpoint_store(run, new)
+    assert (store.folder, store.timeout, store._max_to_keep) == (tmp_path / "checkpoints", 7.0, 2)
     assert store._model_files == {"config.json": b"{}"}
     trainer.keep_best, trainer.keep_best_mode = "val", "min"
-    store = build._checkpoint_store(Run(made.config, made.parts, made.plugins, tmp_path), tokenizer)
-    assert (store._best.metric, store._best.mode) == ("val", "min")
+    assert build._checkpoint_store(run, new)._branch == Branch("min", {})
+    new.checkpoint = checkpoint(tmp_path, scores={3: 0.5})
+    assert build._checkpoint_store(run, new)._branch == Branch("min", {3: 0.5})
 
 
 def plan(made, checkpoint=None, **parts):

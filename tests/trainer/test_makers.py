@@ -1,14 +1,13 @@
 """Configs that need something that no plugin makes."""
 
-from contextlib import nullcontext
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from corerl.contracts.config import AlgorithmConfig, ModelConfig, RolloutCorrectionConfig, TrainConfig, TrainerConfig
-from corerl.errors import ConfigError
 from corerl.plugins import Plugins
-from corerl.trainer.makers import require_makers
+from corerl.trainer.makers import missing_makers
 
 WITHOUT_PENALTY, WITH_PENALTY = SimpleNamespace(kl_penalty=None), SimpleNamespace(kl_penalty="low_var_kl")
 
@@ -29,10 +28,10 @@ WITHOUT_PENALTY, WITH_PENALTY = SimpleNamespace(kl_penalty=None), SimpleNamespac
 def test_a_config_that_needs_correction_names_the_distribution(correction, staleness, key):
     algorithm = AlgorithmConfig(rollout_correction=RolloutCorrectionConfig(**correction))
     config = TrainConfig(ModelConfig("m"), algorithm=algorithm, trainer=TrainerConfig(max_staleness=staleness))
-    refused = nullcontext() if key is None else pytest.raises(ConfigError, match=f"^{key}: .*pip install corerl-corr")
-    with refused:
-        require_makers(config, WITHOUT_PENALTY, Plugins(disable=["corerl-correction"]))
-    require_makers(config, WITHOUT_PENALTY, Plugins())
+    errors = [str(each) for each in missing_makers(config, WITHOUT_PENALTY, Plugins(disable=["corerl-correction"]))]
+    assert [each.partition(":")[0] for each in errors] == ([] if key is None else [key])
+    assert all("pip install corerl-correction" in each for each in errors)
+    assert not list(missing_makers(config, WITHOUT_PENALTY, Plugins()))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +45,13 @@ def test_a_config_that_needs_correction_names_the_distribution(correction, stale
 def test_penalties_evaluations_and_restarts_name_the_distribution_that_makes_them(parts, files, key):
     config = TrainConfig(ModelConfig("m"))
     config.data.val_files = files
-    with pytest.raises(ConfigError, match=f"^{key}: needs .*: pip install corerl-torch$"):
-        require_makers(config, parts, Plugins(disable=["corerl-torch"]))
-    require_makers(config, parts, Plugins())
+    errors = [str(each) for each in missing_makers(config, parts, Plugins(disable=["corerl-torch"]))]
+    assert any(re.fullmatch(f"{key}: needs .*: pip install corerl-torch", each) for each in errors)
+    assert not list(missing_makers(config, parts, Plugins()))
+
+
+def test_copies_of_checkpoints_name_the_distribution_that_makes_them():
+    config = TrainConfig(ModelConfig("m"), trainer=TrainerConfig(remote_dir="memory://runs"))
+    [error] = missing_makers(config, WITHOUT_PENALTY, Plugins(disable=["corerl-tools"]))
+    assert str(error) == "trainer.remote_dir: needs copies: pip install corerl-tools"
+    assert not list(missing_makers(config, WITHOUT_PENALTY, Plugins()))

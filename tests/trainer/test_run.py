@@ -1,9 +1,14 @@
 """What a run folder says about the run."""
 
+import contextlib
 import dataclasses
 import json
 import re
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -64,17 +69,56 @@ def test_every_part_is_described_with_its_distribution_and_options(parts, made_u
     assert load(TrainConfig, run.folder / "config.yaml") == config
 
 
+def test_an_infinite_option_is_a_text_of_json(parts, tmp_path):
+    width = dataclasses.replace(parts.policy_loss, options=Width(float("inf")))
+    parts_used.write(dataclasses.replace(parts, policy_loss=width), tmp_path)
+    described = json.loads((tmp_path / "plugins.json").read_text(), parse_constant=pytest.fail)
+    assert [each["options"] for each in described if each["name"] == "soft"] == [{"width": "Infinity"}]
+
+
 def test_a_new_folder_is_named_by_its_time_and_taken_names_get_a_number(made_up, tmp_path, monkeypatch):
     config = made_up().config
     config.trainer.output_dir, config.tracking.experiment_name = str(tmp_path / "out"), "first"
     folder = new_folder(config)
     assert folder.parent == tmp_path / "out" / "first"
     assert re.fullmatch(r"\d{8}-\d{6}", folder.name)
-    assert not folder.exists()
     monkeypatch.setattr(run_module.time, "strftime", lambda form: "20260102-030405")
     for expected in ("20260102-030405", "20260102-030405-2", "20260102-030405-3"):
         assert new_folder(config).name == expected
-        new_folder(config).mkdir(parents=True)
+
+
+def test_runs_that_begin_at_the_same_moment_get_folders_of_their_own(made_up, tmp_path, monkeypatch):
+    """Each has seen the same name free."""
+    config = made_up().config
+    config.trainer.output_dir = str(tmp_path / "out")
+    monkeypatch.setattr(run_module.time, "strftime", lambda form: "20260102-030405")
+    barrier, unused = threading.Barrier(4), run_module.unused
+
+    def at_once(path):
+        found = unused(path)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(1)
+        return found
+
+    monkeypatch.setattr(run_module, "unused", at_once)
+    with ThreadPoolExecutor(4) as threads:
+        made = [each.result() for each in [threads.submit(new_folder, config) for _ in range(4)]]
+    numbers = ("", "-2", "-3", "-4")
+    assert sorted(each.name for each in made) == [f"20260102-030405{number}" for number in numbers]
+
+
+def test_the_start_is_recorded_in_utc_and_a_copy_that_is_trained_becomes_a_run_of_its_own(made_up, tmp_path):
+    one = made_up()
+    one.config.trainer.output_dir = str(tmp_path / "out")
+    folder = new_folder(one.config)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["name"] == folder.name and record["started"].endswith("+00:00")
+    copy = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-backup")))
+    for path in (folder, copy):
+        Run(one.config, one.parts, None, path).describe()
+    assert json.loads((folder / "run.json").read_text()) == record
+    later = json.loads((copy / "run.json").read_text())
+    assert later["name"] == copy.name and later["started"] > record["started"]
 
 
 def test_a_folder_of_the_users_home_is_found(made_up, monkeypatch, tmp_path):

@@ -73,6 +73,7 @@ def trainer(monkeypatch):
             run=SimpleNamespace(
                 config=config,
                 parts=SimpleNamespace(versions=lambda: {"corerl": "0.1"}),
+                digests={"rows of data.train_files": "3f"},
                 plugins=SimpleNamespace(hook=hook),
             ),
             models=Models(
@@ -131,6 +132,7 @@ def test_a_checkpoint_is_written_with_the_state_of_the_step(trainer):
         "trackers": {"wandb": "abc"},
         "score": None,
         "versions": {"corerl": "0.1"},
+        "digests": {"rows of data.train_files": "3f"},
         "dtype": "bf16",
     }
     assert state["config"]["model"]["dtype"] == "bf16"
@@ -169,6 +171,12 @@ def test_a_step_without_the_best_metric_is_printed(trainer, capsys):
     assert capsys.readouterr().err == ""
     save(run, saving, 5, {})
     assert capsys.readouterr().err == "step 5: no metric 'val' in this step, so its checkpoint cannot be the best\n"
+
+
+def test_a_best_metric_that_is_not_finite_is_printed(trainer, capsys):
+    run = trainer(keep_best="val")
+    save(run, Saving(run), 4, {"val": float("nan")})
+    assert capsys.readouterr().err == "step 4: 'val' is nan in this step, so its checkpoint cannot be the best\n"
 
 
 @pytest.mark.parametrize(("when", "exported"), [("never", []), ("last", [10]), ("always", [4, 10])])
@@ -221,12 +229,26 @@ def test_a_checkpoint_that_cannot_be_written_is_printed_and_training_goes_on(tra
     saving = Saving(run)
     run.records.checkpoints.errors = [SaveError("disk full")]
     save(run, saving, 4)
-    assert capsys.readouterr().err == (
-        "disk full; earlier checkpoints are complete, and training continues (trainer.on_save_error=continue)\n"
-    )
+    assert capsys.readouterr().err == ("disk full; training continues (trainer.on_save_error=continue)\n")
     assert called(run, "checkpoint_saved") == []
     saving.save_done()
     assert [call[1] for call in called(run, "copy")] == [4, 4]
+
+
+@pytest.mark.parametrize("ends", ["a signal", "another error", "the last step"])
+def test_training_does_not_continue_after_an_error_of_writing_that_is_found_when_the_run_ends(trainer, capsys, ends):
+    run = trainer()
+    saving = Saving(run)
+    run.records.checkpoints.slow = True
+    save(run, saving, 9)
+    run.records.checkpoints.errors = [SaveError("disk full")]
+    if ends == "the last step":
+        save(run, saving, 10)
+    elif ends == "a signal":
+        saving.save_done()
+    else:
+        saving.end()
+    assert capsys.readouterr().err == "disk full\n"
 
 
 @pytest.mark.parametrize("error", [SaveError("disk full"), DeadlineError("took longer than 1 s")])

@@ -156,6 +156,13 @@ def test_a_role_cuts_by_its_own_limit_or_else_by_the_actors(dynamic, own, limit)
     assert _spec(TrainConfig(ModelConfig("m"), actor=actor), **own).micro_batching == limit
 
 
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 512), ("cuda", 16384)])
+def test_the_tokens_of_a_micro_batch_follow_from_the_device(monkeypatch, device, tokens):
+    monkeypatch.setattr(workers, "resolve_device", lambda asked: device)
+    assert _spec(TrainConfig(ModelConfig("m"))).micro_batching == MicroBatching(max_tokens=tokens)
+    assert _spec(TrainConfig(ModelConfig("m")), tokens=7).micro_batching == MicroBatching(max_tokens=7)
+
+
 def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(monkeypatch):
     config = TrainConfig(ModelConfig("m"))
     config.actor.use_dynamic_bsz, config.actor.device, config.rollout.temperature = True, "cpu", 0.7
@@ -167,9 +174,9 @@ def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(mon
     names = ("rollout_backend", "strategy", "critic_strategy", "value_loss", "policy_loss")
     parts = SimpleNamespace(**dict.fromkeys(names, part), kl_loss=None, ref_strategy=None)
     monkeypatch.setattr(workers, "parts_of", lambda config: parts)
-    actor, most = config.actor, config.actor.ppo_max_token_len_per_gpu
+    actor = config.actor
     own = {"optim": actor.optim, "total_steps": 6, "grad_clip": actor.grad_clip, "temperature": 0.7, "seed": 5}
-    policy = StrategySpec(ModelConfig("m"), "cpu", MicroBatching(max_tokens=most), **own)
+    policy = StrategySpec(ModelConfig("m"), "cpu", MicroBatching(max_tokens=512), **own)
     assert PolicyWorker(config, 6).strategy == policy
     own = {"optim": config.critic.optim, "total_steps": 6, "grad_clip": 0.5, "seed": 5, "head": "value"}
     critic = StrategySpec(ModelConfig("value model", lora_rank=2), "cpu", MicroBatching(max_tokens=10), **own)

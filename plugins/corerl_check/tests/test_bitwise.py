@@ -1,7 +1,10 @@
 """``trainer.bitwise``: the options that it sets, and the combinations that it refuses."""
 
+from pathlib import Path
+
 import pytest
 
+from corerl.cli.common import load_train_config
 from corerl.config.typed import build
 from corerl.contracts.config import TrainConfig
 from corerl.plugins import load_plugins
@@ -19,6 +22,14 @@ def test_engine_and_strategy_get_the_option():
     assert values["rollout"] == {"options": {"bitwise": True}}
     assert values["actor"] == {"strategy": {"name": "fsdp", "timeout": 3.0, "bitwise": True}}
     assert errors() == errors(actor={"strategy": "fsdp"}) == []
+
+
+def test_the_option_needs_no_distribution_with_aliases(tmp_path: Path) -> None:
+    """corerl-verl alone has aliases, and nothing of trainer.bitwise."""
+    file = tmp_path / "config.yaml"
+    file.write_text("model: {path: x}\ndata: {train_files: [t]}\ntrainer: {bitwise: true}\nrollout: {name: hf}\n")
+    config = load_train_config(file, [], disable_plugin=["corerl-verl"]).config
+    assert config.rollout.options == {"bitwise": True} and config.actor.strategy == {"name": "torch", "bitwise": True}
 
 
 def test_nothing_is_set_without_the_key():

@@ -1,9 +1,16 @@
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from corerl.cli.common import load_train_config
 from corerl.plugins import Plugins
+from corerl_check.installed import look
+from corerl_check.machine import detect
 from corerl_dapo.options import DapoOptions
+from corerl_dapo.plugin import run_started
 from corerl_dapo.presets import dapo
 
 NAMES = {"batch_filters": "dynamic_sampling", "reward_managers": "dapo", "presets": "dapo"}
@@ -41,3 +48,34 @@ def test_the_preset_sets_nothing_that_depends_on_the_task() -> None:
     values = dapo()
     assert "optim" not in values["actor"]
     assert not {"model", "data", "rollout", "trainer"} & set(values)
+
+
+FILTERED = ["algorithm.filter_groups.enable=true", "model.path=m", "data.train_files=[t.parquet]"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_named"),
+    [
+        (["reward.manager=dapo"], True),
+        (["reward.manager={name: dapo, plus_minus_one: true}"], True),
+        (["reward.manager=dapo", "algorithm.filter_groups.filter={name: dynamic_sampling, metric: score}"], True),
+        (["reward.manager=dapo", "algorithm.filter_groups.filter.metric=acc"], False),
+        (["reward.manager=dapo", "algorithm.filter_groups.filter.metric=score_before_penalty"], False),
+        (["reward.manager={name: dapo, overlong_penalty_factor: 0.0}"], False),
+        (["reward.manager=dapo", "algorithm.filter_groups.enable=false"], False),
+        ([], False),
+        (["preset=dapo"], False),
+    ],
+)
+def test_a_filter_on_the_shaped_score_is_a_warning_in_check_and_at_the_start(
+    overrides: list[str], is_named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, parts, _ = load_train_config(None, [*FILTERED, *overrides])
+    key = "algorithm.filter_groups.filter.metric"
+    found = [each for each in look(config, parts, detect()) if each.key == key]
+    assert [each.severity for each in found] == ["warning"] * is_named
+    run: Any = SimpleNamespace(config=config)
+    run_started(run)
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"{key}: is score, which reward.manager=dapo shapes by length") is is_named
+    assert bool(printed) is is_named

@@ -1,5 +1,6 @@
 """A student and its teachers, run by real strategies; a dense reference of the loss."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.rollout_backends import Completion
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
+from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt
 from corerl.objective import PolicyObjective, loss_weights
 from corerl_distill.annotator import Teachers
@@ -23,7 +25,6 @@ from corerl_distill.options import DistillOptions, role_name
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_testing.tiny_model import write_byte_tokenizer
-from corerl_torch.tokenizers import load_tokenizer
 
 
 def write_model(folder: Path, *, hidden: int = 32, vocabulary: int = 259, seed: int = 0, tied: bool = False) -> Path:
@@ -98,7 +99,13 @@ class Class:
     """A student and its teachers."""
 
     def __init__(
-        self, student: Path, options: DistillOptions, *, temperature: float = 1.0, **torch_options: Any
+        self,
+        student: Path,
+        options: DistillOptions,
+        *,
+        temperature: float = 1.0,
+        prompts: Sequence[Prompt] = (),
+        **torch_options: Any,
     ) -> None:
         self.config = TrainConfig(ModelConfig(str(student), dtype="fp32"))
         self.config.actor.device, self.config.rollout.temperature = "cpu", temperature
@@ -112,7 +119,8 @@ class Class:
         self.policy = Policy(self.student)
         vocabulary = self.student.shape().vocabulary
         models = SimpleNamespace(actor=self.policy, others=others, shape=ModelShape(1, 1, 1, vocabulary=vocabulary))
-        self.plan = SimpleNamespace(config=self.config, tokenizer=load_tokenizer(self.config.model))
+        tokenizer = load_tokenizer(self.config.model)
+        self.plan = SimpleNamespace(config=self.config, tokenizer=tokenizer, train_prompts=prompts)
         self.teachers = Teachers(options, self.plan, models)
         self.objective = PolicyObjective(partial(distill, options=options), of_logits=make(self.config, options))
 

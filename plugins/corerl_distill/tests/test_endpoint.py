@@ -1,3 +1,4 @@
+import http.server
 import threading
 from contextlib import closing
 
@@ -9,6 +10,7 @@ from teaching import Class, rollouts, write_model
 from corerl.errors import DeadlineError, RunError
 from corerl_distill import endpoint
 from corerl_distill.options import DistillOptions, TeacherOptions
+from proxies import silent_proxy
 
 SOURCES = ["sums", "code", "sums"]
 
@@ -45,6 +47,34 @@ def test_the_key_is_read_from_the_environment_and_a_server_in_trouble_is_asked_a
         Class(folders["student"], DistillOptions(teachers=teachers, form="sampled")).batch(rollouts(SOURCES))
     assert set(server.keys) == {"Bearer abc"} and len(server.requests) == 5
     assert server.requests[0][1]["model"] == "m"
+
+
+def test_no_proxy_is_asked_for_a_teacher_on_this_machine(folders, monkeypatch):
+    with silent_proxy(monkeypatch) as asked, closing(PromptLogProbs(folders["teacher"])) as server:
+        teachers = {"t": TeacherOptions(url=server.url, timeout=20.0)}
+        Class(folders["student"], DistillOptions(teachers=teachers, form="sampled")).batch(rollouts(SOURCES))
+    assert len(server.requests) == len(SOURCES) and asked == []
+
+
+def test_a_redirect_is_an_error(folders, monkeypatch):
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(302)
+            self.send_header("Location", other.url)
+            self.end_headers()
+
+    monkeypatch.setenv("TEACHER_KEY", "abc")
+    other = PromptLogProbs(folders["teacher"])
+    with closing(other), http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        teachers = {"t": TeacherOptions(url=url, api_key="${env:TEACHER_KEY}", num_workers=1)}
+        taught = Class(folders["student"], DistillOptions(teachers=teachers, form="sampled"))
+        with pytest.raises(RunError, match=r"teacher 't': .* answered 302"):
+            taught.batch(rollouts(["sums"]))
+        server.shutdown()
+    assert other.requests == []
 
 
 def test_a_refusal_is_shown_and_not_asked_again(folders):

@@ -1,3 +1,5 @@
+import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -6,6 +8,7 @@ from teaching import Class, rollouts, write_model
 from test_alignment import byte_level
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ConfigError
 from corerl_distill.annotator import Teachers
@@ -39,6 +42,16 @@ def of_texts():
     return given
 
 
+def test_letters_of_a_control_token_are_letters_for_the_teacher(folders):
+    from corerl_distill.retokenised import Retokenised
+    from corerl_torch.tokenizers import load_tokenizer
+
+    own, other = (load_tokenizer(ModelConfig(str(folders[name]))) for name in ("student", "teacher"))
+    ids = Retokenised(None, own, other, None)._translated([*b"a<|im_end|>b"])
+    assert not set(ids) & set(other.special_tokens.values())
+    assert other.decode([ids]) == ["a<|im_end|>b"]
+
+
 def test_spans_have_the_log_ratio_of_their_tokens(folders):
     """By hand: the bytes of the policy against the merged tokens of the teacher."""
     teachers = {"other": TeacherOptions(path=str(folders["teacher"]))}
@@ -66,6 +79,29 @@ def test_spans_have_the_log_ratio_of_their_tokens(folders):
             several += length > 1
             start += length
     assert several > 3
+
+
+@pytest.mark.parametrize("stops", [None, [256, 258]])
+def test_the_end_of_a_turn_is_that_of_the_teachers_template_not_its_end_of_sequence_token(folders, tmp_path, stops):
+    """As of base models with a chat template: eos_token is <|endoftext|>, and turns end in <|im_end|>."""
+    teacher = shutil.copytree(folders["teacher"], tmp_path / "teacher")
+    tokenizer = AutoTokenizer.from_pretrained(teacher)
+    tokenizer.eos_token = "<|endoftext|>"
+    tokenizer.save_pretrained(teacher)
+    ends = {token: tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>")}
+    (teacher / "generation_config.json").write_text(json.dumps({"eos_token_id": stops and list(ends.values())}))
+    options = DistillOptions(teachers={"other": TeacherOptions(path=str(teacher))}, form="sampled")
+    batch = Class(folders["student"], options).batch(of_texts())
+    model = AutoModelForCausalLM.from_pretrained(teacher).double()
+    chat = [{"role": "user", "content": "2?"}, {"role": "assistant", "content": TEXTS[2]}]
+    [*before, _, _] = tokenizer(tokenizer.apply_chat_template(chat, tokenize=False), add_special_tokens=False)[
+        "input_ids"
+    ]
+    with torch.no_grad():
+        true = torch.log_softmax(model(torch.tensor([before])).logits[0, -1], dim=-1)
+    found = float(batch.columns["teacher/other/log_probs"].values[-1])
+    assert found == pytest.approx(float(true[ends["<|im_end|>"]]), abs=1e-4)
+    assert abs(float(true[ends["<|im_end|>"]] - true[ends["<|endoftext|>"]])) > 0.01
 
 
 @pytest.mark.parametrize("form", ["full", "top_k"])

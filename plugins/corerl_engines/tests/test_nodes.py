@@ -146,7 +146,7 @@ def test_an_engine_that_is_killed_ends_its_follower_and_a_named_interface_is_kep
         time.sleep(0.02)
     assert not members(other.parts[0].pid)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    assert nodes.variables(kind, HERE) == {"MADE_UP_HOST": HERE, "NCCL_SOCKET_IFNAME": "lo"}
+    assert nodes.variables(kind, HERE) == {"MADE_UP_HOST": HERE, "NCCL_SOCKET_IFNAME": "=lo"}
 
 
 def test_a_node_that_cannot_start_a_follower_is_named(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:

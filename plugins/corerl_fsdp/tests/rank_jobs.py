@@ -1,7 +1,10 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
 import functools
+import threading
+import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,10 +15,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from corerl.checkpoint.writing import described
 from corerl.contracts.token_columns import TokenColumn, TokenValues
 from corerl_fsdp import tensor_parallel
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
+from corerl_fsdp.shard_files import ShardWriter
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
 from corerl_testing.training_reference import copied_weights
@@ -98,6 +103,50 @@ class Jobs(RankJobs):
         moments = [state[name] for state in strategy.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
         return {"weights": held(strategy.model.parameters()), "gradients": gradients, "optimizer": held(moments)}
 
+    def slow_writes(self, job):
+        """Checkpoints: ``slow``; ``hung``; ``beside``, while that is written; ``failed``; ``last``.
+
+        What each came to, on this rank; rank 1 is the one that is slow, hangs or fails.
+        """
+        strategy, outcomes, released = self.strategy(job), {}, threading.Event()
+        write_data, is_late = ShardWriter.write_data, strategy.data_parallel_rank == 1
+
+        def full():
+            raise OSError(28, "No space left on device")
+
+        before = {"slow": lambda: time.sleep(2.5), "hung": lambda: released.wait(60), "failed": full}
+
+        def write(writer, *arguments):
+            if is_late:
+                before.get(Path(writer.path).name, lambda: None)()
+            return write_data(writer, *arguments)
+
+        def begin(name):
+            folder = Path(job["save"]) / name
+            folder.mkdir(exist_ok=True)
+            write_all = strategy.save(folder)
+
+            def report():
+                try:
+                    write_all()
+                    outcomes[name] = "written"
+                except BaseException as error:  # torch's CheckpointException is no Exception
+                    outcomes[name] = described(error)
+
+            thread = threading.Thread(target=report, daemon=True)
+            thread.start()
+            return thread
+
+        with mock.patch.object(ShardWriter, "write_data", write):
+            begin("slow").join(30)
+            hung = begin("hung")
+            for name in ("beside", "failed", "last"):
+                begin(name).join(30)
+            outcomes["hung before"] = outcomes.get("hung", "is being written")
+            released.set()
+            hung.join(30)
+        return outcomes
+
     def overflow(self, job):
         """An update whose gradient overflows on rank 0 alone; the scale before and after."""
         strategy = self.strategy(job)
@@ -112,6 +161,7 @@ class Jobs(RankJobs):
 
     def loading(self, job):
         """Most bytes that this rank held while it loaded (``load``: a checkpoint), its share, other sizes, weights."""
+        self.strategy(job)  # the probe's small model is made once in a process
         with Held() as seen:
             strategy = self.strategy(job)
         if "load" in job:

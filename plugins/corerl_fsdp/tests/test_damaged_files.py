@@ -132,10 +132,7 @@ def test_adapters_of_a_scale_beyond_all_numbers_are_named(
         {"last_epoch": "x"},
         {"last_epoch": -5},
         {"last_epoch": True},
-        {"base_lrs": 5},
-        {"base_lrs": [1.0]},
-        {"base_lrs": ["x", "y"]},
-        {"_last_lr": [float("nan")] * 2},
+        {"last_epoch": 10**400},
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,8 +161,7 @@ def test_a_schedule_sets_no_attribute_of_its_choice(made: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     "change",
     [
-        lambda state: state["param_groups"][0].update(lr="x"),
-        lambda state: state["param_groups"][0].update(betas=(0.9,)),
+        lambda state: state["param_groups"][0].update(params=[0]),
         lambda state: state["param_groups"].pop(),
         lambda state: state["state"].update({0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(3)}}),
         lambda state: state.update(state=[1]),

@@ -111,6 +111,11 @@ def of_another_shape(folder):
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 1005}))
 
 
+def tied_by_the_config(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+
+
 def cut_off(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -127,6 +132,7 @@ def without_a_file(folder):
     [
         (without_a_tensor, "lacks 1 of the weights, such as 'model.layers.1.mlp.up_proj.weight'"),
         (of_another_shape, "lm_head.weight has the shape (1001, 64), and the config asks for (1005, 64), and 1 more"),
+        (tied_by_the_config, "have different values for lm_head.weight and model.embed_tokens.weight"),
         (cut_off, "are damaged: "),
         (without_a_file, "names model-00002-of-00002.safetensors, which is missing"),
     ],

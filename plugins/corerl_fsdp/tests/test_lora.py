@@ -26,9 +26,9 @@ TARGETS = ["q_proj", "down_proj"]
 WHOLE = MicroBatching(max_sequences=100)
 
 
-def strategy(*, kind=SingleDeviceStrategy, options=None, seed=1, **changes):
+def strategy(*, kind=SingleDeviceStrategy, options=None, seed=1, path=None, **changes):
     lora = {"lora_rank": RANK, "lora_alpha": ALPHA, "target_modules": TARGETS, "dtype": "fp32", **changes}
-    model = ModelConfig(str(tiny_model()), **lora)
+    model = ModelConfig(str(path or tiny_model()), **lora)
     return kind(StrategySpec(model, "cpu", WHOLE, OPTIM, total_steps=10, seed=seed), options)
 
 
@@ -210,6 +210,45 @@ def test_a_model_without_an_optimizer_has_no_adapters():
 def test_adapters_that_cannot_be_are_refused(changes, options, message):
     with pytest.raises(ConfigError, match=message):
         strategy(options=options, **changes)
+
+
+@pytest.mark.parametrize("kind", [SingleDeviceStrategy, FsdpStrategy])
+@pytest.mark.parametrize("dora", [False, True])
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["lm_head"]])
+def test_an_adapter_of_an_output_layer_with_the_weight_of_the_embedding_is_refused(kind, dora, targets):
+    message = (
+        r"model\.target_modules: lm_head has the same weight as model\.embed_tokens \(tied\), .* leave out lm_head, or "
+        r"name it in model\.exclude_modules"
+    )
+    with pytest.raises(ConfigError, match=message):
+        strategy(kind=kind, target_modules=targets, lora_dora=dora)
+
+
+def test_an_excluded_output_layer_has_no_adapter():
+    one = strategy(target_modules=["q_proj", "lm_head"], exclude_modules=["lm_head"])
+    assert {name.partition(".lora_")[0].rpartition(".")[2] for name in adapters_of(one)} == {"q_proj"}
+
+
+@pytest.mark.parametrize("kind", [SingleDeviceStrategy, FsdpStrategy])
+@pytest.mark.parametrize("export", ["merged", "adapter"])
+def test_an_adapter_of_an_output_layer_of_its_own_is_in_every_export(tmp_path, kind, export):
+    folder = tiny_model(tied=False)
+    options = (TorchOptions if kind is SingleDeviceStrategy else FsdpOptions)(lora_export=export)
+    one, experience = moved(kind=kind, options=options, path=folder, target_modules=["q_proj", "lm_head"]), batch(0)
+    one.export(tmp_path)
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    merged = export == "merged"
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path) if merged else PeftModel.from_pretrained(plain, tmp_path)
+    given = one.forward(experience, {"log_probs"}).log_probs[experience.response_mask]
+    torch.testing.assert_close(given.double(), log_probs(loaded, experience), rtol=0, atol=1e-5)
+    streamed = AutoModelForCausalLM.from_pretrained(folder)
+    streamed.load_state_dict(copied_weights(one), strict=False)
+    torch.testing.assert_close(given.double(), log_probs(streamed, experience), rtol=0, atol=1e-5)
+    base = log_probs(AutoModelForCausalLM.from_pretrained(folder), experience)
+    assert (given - base).abs().max() > 1e-2
+    assert not torch.equal(
+        copied_weights(one)["lm_head.weight"], load_file(folder / "model.safetensors")["lm_head.weight"]
+    )
 
 
 @pytest.mark.parametrize("value", ["q_proj", {}, 3])

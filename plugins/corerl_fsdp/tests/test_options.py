@@ -3,7 +3,7 @@ import pytest
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl_check import Machine
-from corerl_check.size import model_size
+from corerl_check.size import ModelSize, model_size
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from families import write_config
 
@@ -33,7 +33,7 @@ def test_nothing_is_noted_if_prefixes_are_not_shared(options):
 
 def test_with_the_offload_policy_the_gpu_holds_layers_in_use_alone(tmp_path):
     model = ModelConfig(str(write_config(tmp_path, "qwen2")), dtype="bf16")
-    size = model_size(model, "cpu")
+    size = model_size(model, "cuda")
     for ranks in (1, 2):
         kept, share = (FsdpOptions(offload_policy=on).share(size, ranks, model, updated=True) for on in (False, True))
         assert share.at_rest == share.optimizer == 0 < kept.optimizer
@@ -45,6 +45,15 @@ def test_with_the_offload_policy_the_gpu_holds_layers_in_use_alone(tmp_path):
     config.actor.optim.optimizer = "muon"
     with pytest.raises(ConfigError, match="has no optimizer muon"):
         FsdpOptions(offload_policy=True).check("actor.strategy", config)
+
+
+def test_on_a_cpu_nothing_is_offloaded(tmp_path):
+    """There is no other memory: a rank holds what it holds without these options."""
+    model = ModelConfig(str(write_config(tmp_path, "qwen2")))
+    size = model_size(model, "cpu")
+    kept = FsdpOptions().share(size, 2, model, updated=True)
+    for name in ("param_offload", "optimizer_offload", "offload_policy", "activation_offload"):
+        assert FsdpOptions(**{name: True}).share(size, 2, model, updated=True) == kept
 
 
 def test_a_rank_of_a_shard_group_holds_what_it_holds_without_further_groups(tmp_path):
@@ -112,3 +121,16 @@ def test_groups_that_share_rows_must_divide_the_ranks_of_the_actor():
 def test_sharing_that_is_asked_for_and_not_possible_is_an_error(options, reason):
     (error,) = found(options)
     assert str(error) == f"actor.strategy.share_prefixes: prefixes cannot be shared {reason}"
+
+
+def test_expert_ranks_hold_gathered_weights_and_gradients_of_their_own_experts():
+    """By hand: 2 layers of 40 parameters, 32 of them in 4 experts, and 10 parameters beside; 4 ranks, bf16."""
+    size = ModelSize(
+        *(90, 90, 40, 10, 2, 8, 8, 2, 2, 4, 10, 2, 64), in_experts=64, experts_of_token=2
+    )  # parameters, trained, of a layer, beside, layers …
+    model = ModelConfig("x", dtype="bf16")
+    stored = 4 * 90 / 4
+    for experts, gathered, gradients in ((1, 10 + 2 * 40, 90), (2, 10 + 2 * (8 + 16), 26 + 32), (4, 10 + 2 * 16, 42)):
+        share = FsdpOptions(expert_parallel_size=experts).share(size, 4, model, updated=True)
+        assert (share.weights, share.gradients) == pytest.approx((stored + 2 * gathered, 4 * gradients))
+        assert share.optimizer == 8 * 90 / 4

@@ -60,6 +60,9 @@ def disturb(model, size=1.0):
 class Letters:
     stop_token_ids = (0,)
 
+    def opening(self, token_ids):
+        return ""
+
     def decode(self, rows):
         return ["".join(chr(97 + token % 26) for token in row) for row in rows]
 

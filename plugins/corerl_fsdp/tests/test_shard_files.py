@@ -1,8 +1,10 @@
 """What strategy ``fsdp`` reads of a checkpoint that somebody else wrote."""
 
+import errno
 import json
 import os
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
@@ -42,6 +45,18 @@ def folder(tmp_path: Path) -> Path:
 
 def read(folder: Path) -> dict[str, Tensor]:
     return dict(read_sharded(folder, ModelConfig("none")))
+
+
+def test_the_error_of_the_disk_is_raised_and_not_torchs(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(CheckpointException) as raised:
+            state_dict_saver.save({"a": torch.ones(300_000)}, storage_writer=ShardWriter(tmp_path), no_dist=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    [(error, _)] = raised.value.failures.values()
+    assert isinstance(error, OSError) and error.errno == errno.EFBIG
 
 
 def test_what_is_written_is_read_again_bit_for_bit(folder: Path) -> None:

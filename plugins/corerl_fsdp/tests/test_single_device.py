@@ -11,8 +11,8 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ModelError, NonFiniteError
 from corerl.objective import loss_weights
 from corerl_fsdp.options import TorchOptions
+from corerl_fsdp.recomputing import recompute_activations
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_fsdp.token_model import recompute_activations
 from corerl_torch.supervised import SupervisedObjective
 
 ONE_PIECE = MicroBatching(max_sequences=100)
@@ -220,6 +220,31 @@ def test_training_after_save_and_load_goes_on_bit_for_bit(model_dir, tmp_path):
         one.update(batch(1), SupervisedObjective())
     for (name, left), (_, right) in zip(straight.weights(), resumed.weights(), strict=True):
         assert torch.equal(left, right), name
+
+
+def test_an_optimizer_that_changed_holds_after_loading(model_dir, tmp_path):
+    """One AdamW step in float64 by the new values, from the moments of the checkpoint."""
+    before = strategy(model_dir)
+    before.update(batch(0), SupervisedObjective())
+    before.save(tmp_path)()
+    changed = OptimConfig(lr=3e-3, weight_decay=0.4, betas=[0.7, 0.95], eps=1e-4, lr_scheduler_type="linear")
+    after = strategy(model_dir, optim=changed, seed=5)
+    after.load(tmp_path)
+    named = dict(after.model.named_parameters())
+    moments = {
+        name: [after.optimizer.state[each][moment].double() for moment in ("exp_avg", "exp_avg_sq")]
+        for name, each in named.items()
+    }
+    weights = {name: each.detach().double() for name, each in named.items()}
+    slopes = gradient(after, batch(1))
+    lr = 3e-3 * (1 - 1 / 10)
+    for name, each in named.items():
+        slope = slopes[name].double()
+        first = 0.7 * moments[name][0] + 0.3 * slope
+        second = 0.95 * moments[name][1] + 0.05 * slope**2
+        decayed = weights[name] * (1 - lr * (0.4 if each.dim() >= 2 else 0.0))
+        step = (first / (1 - 0.7**2)) / ((second / (1 - 0.95**2)).sqrt() + 1e-4)
+        torch.testing.assert_close(each.detach().double(), decayed - lr * step, rtol=1e-4, atol=1e-7)
 
 
 def test_offload_and_onload_change_nothing(model_dir):

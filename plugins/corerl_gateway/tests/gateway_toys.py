@@ -48,6 +48,12 @@ class Bytes:
 
     encode_inside = encode
 
+    def spelled(self, text: str) -> dict[str, int]:
+        return {}
+
+    def opening(self, token_ids: Sequence[int]) -> str:
+        return ""
+
     def decode(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         return [text_of(row, skip_special_tokens) for row in rows]
 

@@ -7,7 +7,10 @@ import re
 import pytest
 import torch
 
+from corerl.contracts.experience import Experience
 from corerl.contracts.policy_losses import PolicyLossInputs
+from corerl.contracts.token_outputs import TokenOutputs
+from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry import load_object
 from corerl_grpo import plugin
 
@@ -61,6 +64,23 @@ def test_what_stands_outside_the_mask_does_not_matter(loss, filler):
     other_terms, other_gradient, other_metrics = evaluated(loss, dataclasses.replace(inputs, **tensors))
     assert torch.equal(terms, other_terms) and torch.equal(gradient, other_gradient)
     assert metrics == other_metrics
+
+
+@pytest.mark.parametrize("filler", [float("nan"), float("inf")])
+def test_an_objective_has_no_gradient_outside_the_mask(loss, filler):
+    inputs = batch(torch.float64)
+    given = {
+        field.name: torch.where(inputs.response_mask, getattr(inputs, field.name), filler)
+        for field in dataclasses.fields(inputs)
+        if field.name not in ("response_mask", "selected", "of_logits")
+    }
+    log_probs = given.pop("log_probs").requires_grad_()
+    lengths = torch.full((6,), 9)
+    experience = Experience(torch.zeros(6, 10).long(), lengths // 9, lengths, inputs.response_mask, lengths, **given)
+    experience.selected, experience.loss_weights = inputs.selected, loss_weights(inputs.response_mask, "token-mean")
+    output = PolicyObjective(loss, lambda log_probs, ref: (log_probs - ref) ** 2, 0.1)
+    output(TokenOutputs(log_probs), experience).loss.backward()
+    assert bool(log_probs.grad.isfinite().all()) and not log_probs.grad[~inputs.response_mask].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

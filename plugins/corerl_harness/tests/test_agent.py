@@ -46,6 +46,14 @@ def test_the_variables_name_the_endpoint_and_nothing_of_the_run(play, model, mon
     assert lines["SEARCH"] == "given on purpose" and lines["HOME"] == lines["PWD"]
 
 
+def test_a_program_that_gets_a_proxy_reaches_the_endpoint_without_it(play, monkeypatch):
+    monkeypatch.setenv("SITE_PROXY", "http://proxy.example:3128")
+    result = play("env", environment={"HTTPS_PROXY": "${env:SITE_PROXY}", "NO_PROXY": "files.example"})
+    lines = dict(line.split("=", 1) for line in result.artifacts["output"].splitlines() if "=" in line)
+    assert lines["HTTPS_PROXY"] == "http://proxy.example:3128"
+    assert lines["NO_PROXY"] == lines["no_proxy"] == "files.example,localhost,127.0.0.1,::1"
+
+
 def test_a_check_sees_neither_keys_nor_the_endpoint(play):
     result = play("true", check_command="env")
     assert "key-of-the-episode" not in result.artifacts["check_output"]

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from corerl.contracts.rollout_backends import SamplingParams
+from corerl_hf import sampling
 from corerl_hf.sampling import Recorded, Sampler, SamplingArrays, row_key, uniforms
 
 PROBS = [0.3, 0.5, 0.05, 0.15]
@@ -149,3 +150,59 @@ def test_most_likely_tokens_have_the_log_probs_of_the_distribution_that_is_repor
     assert np.exp(over_kept["top_log_probs"][1]) == pytest.approx(np.array([0.5 / 0.8, 0.3 / 0.8]))
     wide = recorded(params, Recorded(top=100))[1]
     assert [len(row) for row in wide["top_tokens"]] == [4, 4]
+
+
+def nucleus(logits: np.ndarray, one: SamplingParams) -> list[int]:
+    """The tokens that min-p, top-k and top-p keep, the likeliest first, from a whole sort in float64."""
+    scaled = logits.astype(np.float64) / one.temperature
+    probs = np.exp(scaled - scaled.max())
+    probs /= probs.sum()
+    order = [int(token) for token in np.argsort(-probs) if probs[token] >= one.min_p * probs.max()]
+    order = order[: one.top_k] if one.top_k > 0 else order
+    before = np.cumsum(probs[order]) - probs[order]
+    return [token for token, mass in zip(order, before, strict=True) if mass < one.top_p * probs[order].sum()]
+
+
+LIMITS: list[dict[str, float]] = [
+    {"top_p": 0.5},
+    {"top_p": 0.999},
+    {"min_p": 0.3},
+    {"min_p": 1e-4, "top_p": 0.9},
+    {"top_p": 0.9, "top_k": 3},
+    {"top_p": 0.95, "top_k": 40},
+    {},
+    {"top_p": 0.95, "temperature": 4.0},
+    {"min_p": 1e-9},
+]
+
+
+@pytest.mark.parametrize("vocabulary", [5, 8, 200])
+def test_ordering_few_tokens_first_keeps_those_of_a_whole_sort(monkeypatch, vocabulary):
+    monkeypatch.setattr(sampling, "NARROW", 8)
+    params = [SamplingParams(max_tokens=1, **limits) for limits in LIMITS for _ in range(6)]
+    logits = 2.0 * torch.randn(len(params), vocabulary, generator=torch.Generator().manual_seed(0))
+    wanted = [nucleus(row.numpy(), one) for row, one in zip(logits, params, strict=True)]
+    wanted = [each if params[row] != SamplingParams(max_tokens=1) else [] for row, each in enumerate(wanted)]
+    numbers = torch.linspace(0, 0.99, len(params), dtype=torch.float64)
+    drawn = Sampler(SamplingArrays.of(params), torch.device("cpu"), Recorded(kept=True))(logits, numbers)
+    values, counts = drawn.columns["kept_tokens"]
+    assert [each.tolist() for each in values.split(counts.tolist())] == wanted
+    for row, one in enumerate(params):
+        alone = Sampler(SamplingArrays.of([one]), torch.device("cpu"), Recorded(kept=True))
+        own = alone(logits[row : row + 1], numbers[row : row + 1])
+        assert (own.tokens.item(), own.probs.item()) == (drawn.tokens[row].item(), drawn.probs[row].item())
+        assert not wanted[row] or drawn.tokens[row].item() in wanted[row]
+
+
+def test_only_rows_that_keep_more_than_the_ordered_tokens_order_the_vocabulary(monkeypatch):
+    monkeypatch.setattr(sampling, "NARROW", 8)
+    ordered = []
+    plain = torch.Tensor.topk
+    monkeypatch.setattr(
+        torch.Tensor, "topk", lambda each, k, **named: (ordered.append((*each.shape, k)), plain(each, k, **named))[1]
+    )
+    logits = torch.zeros(4, 200)
+    logits[[0, 1, 3], 5] = 30.0
+    params = [SamplingParams(max_tokens=1, top_p=0.9)] * 4
+    Sampler(SamplingArrays.of(params), torch.device("cpu"))(logits, torch.zeros(4, dtype=torch.float64))
+    assert ordered == [(4, 200, 8), (1, 200, 200)]

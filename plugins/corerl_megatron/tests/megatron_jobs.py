@@ -182,10 +182,11 @@ class Jobs(RankJobs):
         loaded = load_model(named, "lm", device="cpu", dtype=torch.float32)
         disturb(loaded)
         filled(pieces, facts, meta, ranks, loaded)
-        folder, released = Path(job["save"]), threading.Event()
+        folder, begun, released = Path(job["save"]), threading.Event(), threading.Event()
         write_data = FileSystemWriter.write_data
 
         def write(*arguments):
+            begun.set()
             released.wait(60)
             if job.get("fails"):
                 raise OSError(28, "No space left on device")
@@ -193,18 +194,26 @@ class Jobs(RankJobs):
 
         with mock.patch.object(FileSystemWriter, "write_data", write):
             state = {f"model{number}": piece.sharded_state_dict() for number, piece in enumerate(pieces)}
-            finish = background.Copies(world.group_beside(60.0), 60.0).save(lambda _: state, folder)
+            write_all = background.Copies(world.WritingGroups(60.0)).save(lambda _: state, folder)
+            raised = [""]
+
+            def finish():
+                try:
+                    write_all()
+                except BaseException as error:  # torch's CheckpointException is no Exception
+                    raised[0] = f"{type(error).__name__}: {error}"
+
+            writing = threading.Thread(target=finish)
+            writing.start()
+            begun.wait(60)
             for piece in pieces:
                 for each in itertools.chain(piece.parameters(), piece.buffers()):
                     each.data.zero_()
             half = sorted(each.name for each in folder.iterdir())
             released.set()
-            try:
-                finish()
-            except BaseException as error:  # torch's CheckpointException is no Exception
-                return {"half": half, "raised": f"{type(error).__name__}: {error}"}
+            writing.join(60)
         torch.distributed.barrier()
-        return {"half": half, "raised": ""}
+        return {"half": half, "raised": raised[0]}
 
     def gather_state(self, job):
         """The state of a distributed optimizer whose buffers have two buckets, with padding: by megatron-core, and by

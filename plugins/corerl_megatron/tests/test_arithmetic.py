@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from transformers import AutoConfig
 
 from corerl.cli.common import load_train_config
@@ -17,6 +18,8 @@ from corerl_megatron import model, transformer_keys
 from corerl_megatron.arithmetic import ModelFacts, check_model, check_ranks, check_shared, padded_vocabulary
 from corerl_megatron.model import transformer_config
 from corerl_megatron.options import MegatronOptions
+from corerl_megatron.stages import EMBEDDING, FIRST, LAST, LOSS, uneven_stages
+from corerl_megatron.transformer_keys import check_transformer
 
 KEY = "actor.strategy"
 QWEN = {"model_type": "qwen2", "num_attention_heads": 12, "num_key_value_heads": 2, "num_hidden_layers": 28}
@@ -58,6 +61,28 @@ DEEPSEEK |= {"first_k_dense_replace": 1, "moe_intermediate_size": 11}
             "2 does not divide a pipeline rank's 7 layers of model.path; 1 or 7 would",
         ),
         (QWEN, {"virtual_pipeline_model_parallel_size": 2}, "needs pipeline_model_parallel_size above 1"),
+        (
+            QWEN,
+            {
+                "pipeline_model_parallel_size": 4,
+                "override_transformer_config": {"num_layers_in_last_pipeline_stage": 6},
+            },
+            "num_layers_in_last_pipeline_stage: leaves 22 of 28 layers for 3 stages, which must have equal numbers",
+        ),
+        (
+            QWEN,
+            {"override_transformer_config": {"num_layers_in_first_pipeline_stage": 6}},
+            "num_layers_in_first_pipeline_stage: needs actor.strategy.pipeline_model_parallel_size above 1",
+        ),
+        (
+            QWEN,
+            {
+                "pipeline_model_parallel_size": 2,
+                "virtual_pipeline_model_parallel_size": 2,
+                "override_transformer_config": {"num_layers_in_first_pipeline_stage": 13},
+            },
+            "2 does not divide a pipeline rank's 13 layers of model.path",
+        ),
         (QWEN, {"expert_model_parallel_size": 2}, "model.path has no experts: it must be 1"),
         (QWEN, {"sequence_parallel": True}, "needs tensor_model_parallel_size above 1"),
         (
@@ -103,6 +128,41 @@ def test_layouts_that_divide_pass():
     )
     check_shared(KEY, facts, options)
     check_ranks(KEY, options, 24)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "pieces", "override", "built"),
+    [
+        (61, 12, None, {LAST: 6}, [5] * 11 + [6]),  # DeepSeek V3
+        (94, 8, None, {FIRST: 11, LAST: 11}, [11] + [12] * 6 + [11]),  # Qwen3-235B
+        (10, 2, None, {FIRST: 4, LAST: 6}, [4, 6]),
+        (46, 4, None, {EMBEDDING: True, LOSS: True}, [11, 12, 12, 11]),  # GLM 4.5 Air
+        (14, 4, 2, {FIRST: 2, LAST: 4}, [2, 4, 4, 4]),
+    ],
+)
+def test_layers_of_uneven_stages_are_those_that_megatron_core_builds(
+    layers, stages, pieces, override, built, model_dirs
+):
+    config = AutoConfig.from_pretrained(model_dirs["qwen2", True])
+    config.num_hidden_layers = layers
+    facts = ModelFacts.read("model.path", config.to_dict())
+    options = MegatronOptions(
+        pipeline_model_parallel_size=stages,
+        virtual_pipeline_model_parallel_size=pieces,
+        override_transformer_config=override,
+    )
+    check_transformer(KEY, options)
+    check_shared(KEY, facts, options)
+    spec = StrategySpec(ModelConfig("m", load_format="dummy"), "cuda", MicroBatching(max_sequences=1), OptimConfig())
+    made = transformer_config(spec, options, facts, config)
+    places = range(pieces or 1)
+    found = [
+        sum(get_num_layers_to_build(made, vp_stage=piece if pieces else None, pp_rank=rank) for piece in places)
+        for rank in range(stages)
+    ]
+    assert found == built and sum(built) == layers
+    counted = [int(bool(override.get(EMBEDDING))), *[0] * (stages - 2), int(bool(override.get(LOSS)))]
+    assert uneven_stages(KEY, layers, stages, override) == [a + b for a, b in zip(built, counted, strict=True)]
 
 
 def test_a_dtype_whose_loss_must_be_scaled_is_refused():

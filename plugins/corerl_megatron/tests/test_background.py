@@ -1,8 +1,8 @@
 """Checkpoints of megatron-core's format that are written while the weights change."""
 
 import os
-import threading
-from concurrent.futures import Future
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import megatron_jobs as jobs
 import pytest
@@ -10,7 +10,7 @@ import torch
 from megatron.core.dist_checkpointing import ShardedTensor
 
 from corerl.contracts.config import ModelConfig
-from corerl.errors import ModelError, SaveError
+from corerl.errors import ModelError
 from corerl_megatron import background
 from corerl_megatron.reading import read
 from corerl_torch.loading import load_model
@@ -58,14 +58,14 @@ def test_the_state_of_a_distributed_optimizer_is_megatron_cores(worlds, part):
 
 
 def test_copies_have_memory_of_their_own_which_is_kept_but_for_the_state_that_the_optimizer_gathered():
-    copies = background.Copies(None, 1.0)
+    memory = background.Memory()
     live = [torch.ones(3), torch.ones(2, 5, dtype=torch.bfloat16).T, torch.ones(())]
-    gathered = copies._optimizer.of(16).view(torch.float32)
+    gathered = memory.optimizer.of(16).view(torch.float32)
     gathered.fill_(2)
 
     def copied():
         state = [sharded(f"t{number}", each) for number, each in enumerate([*live, gathered[1:3]])]
-        copies._copy(state)
+        memory.copy(state)
         return [each.data for each in state]
 
     first = copied()
@@ -77,32 +77,27 @@ def test_copies_have_memory_of_their_own_which_is_kept_but_for_the_state_that_th
     assert [each.unique().tolist() for each in first] == [[0]] * 4
 
 
-def test_memory_is_used_again_only_once_the_last_checkpoint_is_written(tmp_path):
-    class UsedError(Exception):
-        pass
+def test_memory_is_used_again_only_by_the_copy_after_the_one_that_is_written(tmp_path, monkeypatch):
+    groups = SimpleNamespace(take=lambda: None, used=lambda group: nullcontext())
+    copies, written_from = background.Copies(groups), []
 
-    def tree(memory):
-        raise UsedError
+    def save(tree, folder, planned):
+        planned.write = lambda group: written_from.append(tree)
 
-    copies, written, raised = background.Copies(None, 30.0), Future(), []
+    monkeypatch.setattr(background.dist_checkpointing, "save", save)
 
-    def save():
-        try:
-            copies.save(tree, tmp_path)
-        except Exception as error:
-            raised.append(type(error))
+    def begun():
+        return copies.save(lambda memory: memory, tmp_path)
 
-    copies._written = written
-    waiting = threading.Thread(target=save)
-    waiting.start()
-    waiting.join(0.2)
-    assert waiting.is_alive() and not raised
-    written.set_exception(OSError(28, "No space left on device"))  # which the checkpoint's own end raises
-    waiting.join(10)
-    assert raised == [UsedError]
-    copies._written, copies.timeout = Future(), 0.1
-    with pytest.raises(SaveError, match="not written within"):
-        copies.save(tree, tmp_path)
+    late = begun()
+    in_time = begun()  # nobody waits for the first any more
+    in_time()
+    begun()()
+    assert written_from[0] is written_from[1]
+    late()
+    assert written_from[2] is not written_from[0]
+    begun()()
+    assert written_from[3] is written_from[2]
 
 
 def sharded(name, tensor):

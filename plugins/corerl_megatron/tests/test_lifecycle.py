@@ -1,6 +1,7 @@
 """Checkpoints, exports and errors of several ranks."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import megatron_jobs as jobs
 import pytest
@@ -8,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from corerl.checkpoint import manifest
-from corerl.contracts.config import ModelConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.errors import ConfigError
 from corerl_fsdp.options import TorchOptions
+from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.reading import read
 from corerl_testing.tiny_model import tiny_model
@@ -35,6 +37,25 @@ def test_a_checkpoint_is_read_by_ranks_that_share_in_another_way(worlds, model_d
     assert_same(resumed[1]["weights"], tensor.run(**job, seeds=[0, 1, 2, 3])[0]["weights"])
     for result in (*resumed, *worlds(2).run(**job, load=str(tmp_path), seeds=[2, 3])):
         assert_same(result["weights"], straight["weights"], atol=1e-5)
+
+
+def test_a_rate_that_changed_holds_after_loading(worlds, model_dirs, tmp_path):
+    job, tensor = {"kind": "train", "model": model_dirs["qwen3", True], **CUT}, worlds(2, **TENSOR)
+    saved = tensor.run(**job, seeds=[0], save=str(tmp_path))[0]["weights"]
+    for result in tensor.run(**job, load=str(tmp_path), seeds=[1], optim={"lr": 1e-30}):
+        assert_same(result["weights"], saved)
+
+
+def test_megatron_cores_optimizer_takes_the_configs_values_after_loading():
+    """On CUDA alone it exists: its loaded groups have the checkpoint's values."""
+    optimizer = object.__new__(LibraryOptimizer)
+    optimizer.optim = OptimConfig(lr=0.5, weight_decay=0.2, betas=[0.7, 0.95], eps=1e-4)
+    optimizer.schedule = SimpleNamespace(get_last_lr=lambda: [0.25])
+    loaded = [{"lr": 9.0, "betas": (0.1, 0.2), "eps": 1.0, "weight_decay": 3.0, "wd_mult": each} for each in (1.0, 0.0)]
+    optimizer.optimizer = SimpleNamespace(param_groups=loaded)
+    optimizer.take_rate()
+    held = {"lr": 0.25, "betas": (0.7, 0.95), "eps": 1e-4}
+    assert loaded == [{**held, "weight_decay": decay, "wd_mult": mult} for decay, mult in ((0.2, 1.0), (0.0, 0.0))]
 
 
 def test_parts_of_a_checkpoint_are_saved_and_loaded(worlds, model_dirs, tmp_path):

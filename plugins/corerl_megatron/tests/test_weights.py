@@ -73,6 +73,13 @@ def test_interleaved_stages_have_layers_from_both_ends(worlds, tmp_path):
     assert all(result["same"] for result in results), results
 
 
+@pytest.mark.parametrize("name", ["num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"])
+def test_stages_with_other_numbers_of_layers_have_their_weights(worlds, tmp_path, name):
+    folder = str(write_config(tmp_path, "llama", num_hidden_layers=4, tie_word_embeddings=False))
+    results = worlds(2, **PIPELINE, override_transformer_config={name: 3}).run(kind="round_trip", model=folder)
+    assert all(result["same"] for result in results), results
+
+
 def test_a_critic_has_a_value_head_on_the_last_stage(worlds, model_dirs):
     results = worlds(2, **TENSOR).run(kind="round_trip", model=model_dirs["qwen2", False], head="value")
     assert all(result["same"] for result in results), results

@@ -1,7 +1,10 @@
 import pytest
 import torch
 
+from corerl.contracts.experience import collate
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.contracts.value_losses import LossOutput, ValueLossInputs
+from corerl.objective import ValueObjective, loss_weights
 from corerl_ppo.options import ClippedOptions
 from corerl_ppo.value_loss import clipped, squared
 
@@ -68,3 +71,13 @@ def test_a_value_inside_the_range_is_never_counted_as_clipped(dtype: torch.dtype
     output = clipped(batch, ClippedOptions(0.5))
     assert output.terms.dtype == dtype and float(output.metrics["vf_clipfrac"].total) == 0
     assert torch.equal(output.terms, squared(batch).terms)
+
+
+@pytest.mark.parametrize("loss", [squared, lambda inputs: clipped(inputs, ClippedOptions())])
+def test_an_undefined_return_of_a_masked_token_has_no_gradient(loss) -> None:
+    batch = collate([[1]], [[2, 3]], [0], masks=[[True, False]])
+    batch.values, batch.returns = torch.tensor([[0.5, float("nan")]]), torch.tensor([[1.0, float("nan")]])
+    batch.loss_weights = loss_weights(batch.response_mask, "token-mean")
+    values = torch.zeros(1, 2, requires_grad=True)
+    ValueObjective(loss)(TokenOutputs(values=values), batch).loss.backward()
+    assert values.grad is not None and values.grad[0, 0] != 0 and values.grad[0, 1] == 0

@@ -1,6 +1,7 @@
 """A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, hears a
 signal, loses a worker and closes; then it prints who listened where. With the argument ``wait`` it waits instead, with
-``again`` it stops its raylet and starts another cluster, and with a folder it is a run there."""
+``again`` it stops its raylet and starts another cluster, and with a folder it is a run there, in a cluster that others
+run if an address follows."""
 
 import contextlib
 import json
@@ -57,7 +58,9 @@ if __name__ == "__main__":
     heard = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] not in ("wait", "again") else None
-    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(hang_timeout=2.0 if sys.argv[1:] else 120.0))
+    address = sys.argv[2] if len(sys.argv) > 2 else None
+    options = RayOptions(hang_timeout=2.0 if sys.argv[1:] else 120.0, address=address)
+    runtime = launch(RuntimeConfig(name="ray"), options=options)
     group = runtime.spawn(TOY, Toy)
     group.start_child()
     print(json.dumps(descendants("self")), flush=True)
@@ -76,7 +79,7 @@ if __name__ == "__main__":
             sys.exit(error.exit_code)
     code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
     rollout = runtime.spawn(ENGINE, Engine)
-    listening = listeners(os.getpid())
+    listening, launched = listeners(os.getpid()), group.environment()["TORCHELASTIC_USE_AGENT_STORE"]
     print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
     signal.raise_signal(signal.SIGTERM)
     print(json.dumps(heard), flush=True)
@@ -87,4 +90,4 @@ if __name__ == "__main__":
         time.sleep(2)
     runtime.close()
     print(json.dumps(descendants("self")), flush=True)
-    print(json.dumps([len(listening), [str(each) for each in listening if not each.is_local]]), flush=True)
+    print(json.dumps([len(listening), [str(each) for each in listening if not each.is_local], launched]), flush=True)

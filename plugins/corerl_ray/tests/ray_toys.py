@@ -64,8 +64,13 @@ class Toy:
             "OMP_NUM_THREADS",
             "CORERL_TOY",
             "CUDA_VISIBLE_DEVICES",
+            "TORCHELASTIC_USE_AGENT_STORE",
         )
         return {name: os.environ.get(name) for name in names} | {"folder": str(Path.cwd()), "pid": os.getpid()}
+
+    @dispatch("all")
+    def variables(self, names):
+        return {name: os.environ.get(name) for name in names}
 
     @dispatch("split")
     def forward(self, batch, wanted=()):
@@ -324,11 +329,11 @@ class Engine:
         (self.go_on.set if on else self.go_on.clear)()
 
 
-def each(group, name):
-    """The results of a method without arguments, of every worker of a group."""
+def each(group, name, *args):
+    """The results of a method, of every worker of a group."""
     from corerl_ray.group import call, pending
 
-    return pending(group, name, [call(member, name, (), {}) for member in group.members], list).result()
+    return pending(group, name, [call(member, name, args, {}) for member in group.members], list).result()
 
 
 def kept_rows(group, batch, *shards):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from corerl_ray.processes import is_alive
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 KEY = "hf_QxkEYoFnObOdYwHiChIsInNoLoG42"
+LAUNCHED = {"RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+"""variables of a launcher around the run"""
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 HELPERS = str(Path(__file__).parents[3] / "tests" / "helpers")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != LOOPBACK}
@@ -81,16 +84,17 @@ def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of
         capture_output=True,
         text=True,
         timeout=120,
-        env=ENVIRONMENT | {"RAY_TMPDIR": str(sessions), "HF_TOKEN": KEY, "ACME_API_KEY": KEY},
+        env=ENVIRONMENT | {"RAY_TMPDIR": str(sessions), "HF_TOKEN": KEY, "ACME_API_KEY": KEY, **LAUNCHED},
         umask=0,
     )
-    processes, codes, heard, death, after, (listening, reachable) = map(json.loads, done.stdout.splitlines())
+    processes, codes, heard, death, after, (listening, reachable, launched) = map(json.loads, done.stdout.splitlines())
     assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
     # with Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD here and there, and every code would read 0
     assert codes == [3, 3, 3]
     assert heard == [signal.SIGTERM]  # by the handler from before the cluster, not by Ray's, which dies
     assert death.startswith("the actor worker (process") and death.splitlines()[1:] == ["    about to fail: kill"]
     assert after == {} and "raylet" not in done.stderr
+    assert launched is None  # under which rank 0 would not listen for the others
     assert listening >= 6 and reachable == []  # Ray's GCS and raylet, an agent, the controller, two workers
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
     [session] = {path.resolve() for path in sessions.rglob("session_*")}
@@ -166,3 +170,61 @@ def test_a_run_whose_cluster_is_lost_fails_with_one_line_and_leaves_no_process(t
     while any(map(is_alive, map(int, processes))) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+
+
+@pytest.fixture
+def joined(sessions):
+    """Start a cluster as its operator does; yields its address, and its processes by name."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = ["--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=4", "--include-dashboard=false"]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_TMPDIR": str(sessions), LOOPBACK: "0"}
+    command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", *place]
+    with subprocess.Popen(command, env=ENVIRONMENT | token, stdout=subprocess.PIPE, text=True) as operator:
+        assert any("--block" in line for line in operator.stdout)
+        yield (
+            f"127.0.0.1:{port}",
+            token,
+            {
+                Path(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()).name: pid
+                for listed in Path(f"/proc/{operator.pid}/task").glob("*/children")
+                for pid in map(int, listed.read_text().split())
+            },
+        )
+        operator.terminate()
+
+
+@chaos
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("gcs_server", signal.SIGKILL), ("gcs_server", signal.SIGSTOP), ("raylet", signal.SIGKILL)],
+    ids=["gcs-killed", "gcs-stopped", "raylet-killed"],
+)
+def test_a_run_whose_joined_cluster_is_lost_ends_with_one_line_its_status_and_the_code_of_a_run_that_can_go_on(
+    joined, tmp_path, name, number
+):
+    address, token, processes = joined
+    run = subprocess.Popen(
+        [sys.executable, HERE / "ray_driver.py", tmp_path, address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT | token,
+    )
+    run.stdout.readline()
+    while (
+        json.loads(status.read_text())["state"] != "running" if (status := tmp_path / "status.json").is_file() else True
+    ):
+        time.sleep(0.05)
+    os.kill(processes[name], number)
+    try:
+        _, said = run.communicate(timeout=180)
+    finally:
+        os.kill(processes[name], signal.SIGCONT) if number == signal.SIGSTOP else None
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and " of the Ray cluster, at 127.0.0.1:" in errors[0] and "does not answer" in errors[0], (
+        said
+    )
+    ended = json.loads(status.read_text())
+    assert ended["state"] == "failed" and "does not answer" in ended["error"]
+    assert run.returncode == 75 or name == "raylet"  # whose loss lets Ray's C++ end the controller within a second

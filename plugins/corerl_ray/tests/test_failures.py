@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from ray_toys import ENGINE, TOY, Broken, Engine, Generation, Late, Slow, Toy, request
+from ray_toys import ENGINE, TOY, Broken, Engine, Generation, Late, Slow, Toy, each, request
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
@@ -242,6 +242,42 @@ def test_variables_are_carried_by_prefix_or_name():
     environment |= {"MY_FLAG": "e", "HF_TOKEN": "f", "AWS_SECRET_ACCESS_KEY": "g"}
     assert carried(["MY_TOKEN", "MY_FLAG"], environment) == {"HF_HOME": "a", "NCCL_DEBUG": "b", "MY_FLAG": "e"}
     assert secrets(["MY_TOKEN"], environment) == {"MY_TOKEN": "d", "HF_TOKEN": "f"}
+
+
+CARRIED = {
+    "HTTPS_PROXY": "http://proxy.example:3128",
+    "NO_PROXY": "files.example",
+    "SSL_CERT_FILE": "/etc/site.pem",
+    "REQUESTS_CA_BUNDLE": "/etc/site.pem",
+    "XDG_CACHE_HOME": "/scratch/cache",
+    "NVTE_FUSED_ATTN": "0",
+    "UCX_TLS": "tcp",
+    "NVSHMEM_SYMMETRIC_SIZE": "1G",
+    "FI_PROVIDER": "efa",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+}
+
+
+def test_proxies_certificates_caches_and_variables_of_networks_are_carried_and_devices_are_not():
+    others = {"CUDA_VISIBLE_DEVICES": "3", "PATH": "/bin", "SITE": "x", "XDG_RUNTIME_DIR": "/run"}
+    assert carried([], CARRIED | others) == CARRIED
+
+
+def test_a_value_with_a_password_is_a_secret_whatever_its_name():
+    environment = {"HTTPS_PROXY": "http://me:pa55word@proxy.example:3128", "NCCL_DEBUG": "INFO"}
+    assert carried([], environment) == {"NCCL_DEBUG": "INFO"}
+    assert secrets([], environment) == {"HTTPS_PROXY": "http://me:pa55word@proxy.example:3128"}
+    assert at_start(["HTTPS_PROXY"], environment) == {}  # Ray would log it
+
+
+def test_workers_of_a_cluster_that_has_other_variables_get_those_of_the_controller(start, monkeypatch):
+    own = CARRIED | {"ALL_PROXY": "socks5://me:pa55word@proxy.example:1080", "SITE_FLAG": "named"}
+    for name, value in own.items():  # the cluster runs: its processes do not inherit them
+        monkeypatch.setenv(name, value)
+    group = start(workers=2, environment=["SITE_FLAG"]).spawn(TOY, Toy)
+    for found in each(group, "variables", [*own, "no_proxy"]):
+        exceptions = "files.example,localhost,127.0.0.1,::1"
+        assert found == own | {"NO_PROXY": exceptions, "no_proxy": exceptions}
 
 
 def test_variables_are_set_at_a_process_s_start_by_name_alone():

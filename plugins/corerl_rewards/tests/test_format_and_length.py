@@ -44,9 +44,10 @@ def test_with_answer_alone_the_response_ends_in_it(response: str, score: float) 
 
 
 def test_a_thought_that_the_prompt_has_opened_need_not_be_opened_again() -> None:
+    """The tag of the prompt begins the response in a run, and is missing in files of others."""
     options = FormatOptions(think_opened=True)
-    assert form("6·7</think><answer>42</answer>", None, "", {}, options)["score"] == 1.0
-    assert form("<think>6·7</think><answer>42</answer>", None, "", {}, options)["score"] == 0.0
+    for begun, score in (("", 1.0), ("<think>", 1.0), ("<think>\n", 1.0), ("<think>\n<think>", 0.0)):
+        assert form(f"{begun}6·7</think><answer>42</answer>", None, "", {}, options)["score"] == score
 
 
 def test_the_tags_that_were_found_are_shown() -> None:

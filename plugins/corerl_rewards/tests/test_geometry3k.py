@@ -34,6 +34,8 @@ def test_the_weight_of_the_format_is_an_option() -> None:
 def test_a_prompt_that_ends_in_think_gives_the_form_its_beginning() -> None:
     response = r"3 + 4</think> \boxed{7}"
     assert geometry3k(response, "7", SOURCE, {})["format"] == 0.0
+    for options in (Geometry3kOptions(), Geometry3kOptions(reasoning="opened")):
+        assert geometry3k(f"<think>\n{response}", "7", SOURCE, {}, options)["score"] == 1.0
     assert geometry3k(response, "7", SOURCE, {}, Geometry3kOptions(reasoning="opened"))["score"] == 1.0
 
 

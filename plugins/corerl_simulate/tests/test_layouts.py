@@ -117,10 +117,10 @@ def test_a_wrong_table_names_its_key(tmp_path: Path) -> None:
         read_table("h20")
 
 
-def test_the_command_prints_layouts_and_the_best_as_overrides(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("corerl_simulate.report.model_size", lambda *_: shape(SMALL))  # reading it imports transformers
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config of a model of 1.5B, whose shape is given: reading it imports transformers."""
+    monkeypatch.setattr("corerl_simulate.report.model_size", lambda *_: shape(SMALL))
     config = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 300, "hidden_size": 32}
     config |= {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -129,7 +129,38 @@ def test_the_command_prints_layouts_and_the_best_as_overrides(
         f"model: {{path: {tmp_path}}}\nrollout: {{name: vllm}}\ndata: {{train_batch_size: 4}}\n"
         "actor: {ppo_mini_batch_size: 4}\n"
     )
-    command = ["simulate", str(file), "--gpus", "2", "--steps", "1", "--most", "3"]
+    return file
+
+
+def test_fewer_gpus_that_are_as_fast_are_named(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """512 responses on 128 GPUs: four each."""
+    options = ["data.train_batch_size=64", "actor.ppo_mini_batch_size=64", "--steps", "1", "--most", "2"]
+    command = ["simulate", str(small), *options, "--lengths", "512", "--gpus"]
+
+    def simulated(gpus: int) -> dict[str, Any]:
+        assert run([*command, str(gpus), "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    found = simulated(128)
+    fewer, fastest = found["fewer"], found["layouts"][0]["seconds"]
+    alone = simulated(fewer["gpus"])
+    assert fewer["gpus"] < 128 and alone["layouts"][0]["seconds"] == fewer["seconds"] <= 1.05 * fastest
+    assert alone["fewer"] is None or alone["fewer"]["seconds"] > 1.05 * fastest
+    assert simulated(fewer["gpus"] // 2)["layouts"][0]["seconds"] > 1.05 * fastest
+    assert run([*command, "128"]) == 0
+    printed = capsys.readouterr().out
+    assert f"\n{fewer['gpus']} GPUs are as fast: {fewer['seconds']:.2f} s a step, {fastest:.2f} s on 128\n" in printed
+    assert " ".join(fewer["overrides"][:3]) in printed
+
+
+def test_a_batch_that_all_gpus_need_is_not_as_fast_on_fewer(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = ["data.train_batch_size=512", "actor.ppo_mini_batch_size=512", "--lengths", "512"]
+    assert run(["simulate", str(small), *batch, "--gpus", "4", "--steps", "1", "--most", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fewer"] is None
+
+
+def test_the_command_prints_layouts_and_the_best_as_overrides(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["simulate", str(small), "--gpus", "2", "--steps", "1", "--most", "3"]
     assert run([*command, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["layouts"]) == 3

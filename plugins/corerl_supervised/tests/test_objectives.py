@@ -191,3 +191,19 @@ def test_an_exported_reward_model_gives_the_scores_of_training(tmp_path: Path) -
         for each in (rows[0].chosen, rows[0].rejected)
     ]
     assert found == pytest.approx(values.tolist(), abs=1e-5)
+
+
+def test_a_reward_model_has_the_padding_of_its_tokenizer_or_none(tmp_path: Path) -> None:
+    """Its classes read the score before the padding of config.json, which the base model may have named otherwise."""
+    from corerl_supervised.config import RewardModelConfig
+    from corerl_supervised.reward_model import RewardModelTask
+
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"prompt": "hi", "chosen": "hello", "rejected": "no"}) + "\n")
+    model = ModelConfig(path=str(tiny_model()))
+    for padding in ("<|endoftext|>", None):
+        task = RewardModelTask(RewardModelConfig(model=model, output="out"), load_plugins((), ()).registries)
+        tokenizer = load_tokenizer(model)
+        tokenizer.tokenizer.pad_token = padding
+        task.load([str(tmp_path / "pairs.jsonl")], tokenizer)
+        written = task.model_config({"architectures": ["Qwen2ForCausalLM"], "pad_token_id": 258})
+        assert written["pad_token_id"] == (padding and 256)

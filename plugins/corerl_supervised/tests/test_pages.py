@@ -11,8 +11,8 @@ from corerl.data.files import read_parquet
 from corerl.plugins import load_plugins
 from corerl_supervised.config import DpoConfig, RewardModelConfig, SftConfig, SupervisedDataConfig
 from corerl_supervised.config import SupervisedTrainerConfig as TrainerConfig
-from corerl_supervised.data.conversations import load_chat
-from corerl_supervised.data.pairs import as_chats, load_pairs
+from corerl_supervised.data.conversations import ChatEncoder, load_chat
+from corerl_supervised.data.pairs import load_pairs
 
 ROOT = Path(__file__).parents[3]
 PAGE, SFT = ((ROOT / "docs" / name).read_text() for name in ("preference.md", "sft.md"))
@@ -52,7 +52,7 @@ def test_a_loss_of_ones_own(trained, write_jsonl, tmp_path, monkeypatch):
 def test_the_data_of_the_examples_can_be_read(tmp_path, tokenizer):
     runpy.run_path(str(ROOT / "examples" / "dpo" / "data.py"))["main"](tmp_path)
     assert len(load_chat([str(tmp_path / "sft.jsonl")], tokenizer, 2048)) == 192
-    pairs = [load_pairs([str(tmp_path / name)], as_chats(tokenizer, {}), 2048)[0] for name in FILES]
+    pairs = [load_pairs([str(tmp_path / name)], ChatEncoder(tokenizer, {}), 2048)[0] for name in FILES]
     assert [len(each) for each in pairs] == [160, 32]
     assert len(read_parquet(str(tmp_path / "prompts.parquet"), ["prompt"])) == 48
 

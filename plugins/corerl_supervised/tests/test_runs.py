@@ -87,6 +87,25 @@ def test_another_loss_does_not_go_on(trained, rows, monkeypatch):
     assert [record["step"] for record in anew.records] == [1, 2, 3, 4, 5, 6]
 
 
+def test_other_rows_of_the_same_number_do_not_go_on_and_a_changed_rate_holds(
+    trained, rows, write_jsonl, monkeypatch, capsys
+):
+    with monkeypatch.context() as patched:
+        at_update(4, patched, killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained("dpo", rows, **STEPS)
+    write_jsonl([PAIRS[1], PAIRS[0], *PAIRS[2:]])
+    with pytest.raises(
+        ConfigError, match=r"another configuration.*\n  rows of data.train_files: other rows than those"
+    ):
+        trained("dpo", rows, **STEPS)
+    resumed = trained("dpo", rows, optim__lr=3e-5, trainer__resume_with_changes=True, **STEPS)
+    assert "optim.lr: " in capsys.readouterr().err
+    assert [record["train/lr"] for record in resumed.records][2:] == [3e-5] * 4
+    modes = {each.stat().st_mode for each in resumed.folder.iterdir() if each.suffix in (".safetensors", ".json")}
+    assert len(modes) == 1
+
+
 def test_a_finished_run_is_listed_and_reported(trained, rows, tmp_path, capsys):
     folder = trained("dpo", rows, data__val_files=rows).folder
     assert run(["runs", str(tmp_path)]) == 0

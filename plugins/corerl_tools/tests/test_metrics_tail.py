@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -15,6 +16,13 @@ def test_records_come_from_the_last_to_the_first_without_what_a_kill_cut_off(tmp
     path.write_text("".join(json.dumps(record) + "\n" for record in records) + cut)
     assert list(records_backwards(path)) == records[::-1]
     assert last_step(path) == 9
+
+
+def test_a_number_that_was_not_finite_is_read_as_nan(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "a": null}\n')
+    [record] = records_backwards(path)
+    assert record["step"] == 1 and math.isnan(record["a"])
 
 
 @pytest.mark.parametrize("text", [None, "", '{"step": 1'])

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from corerl.cli.main import run
+from corerl.errors import UnknownNameError
+from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry, Owner
-from corerl_tools.plugin_lists import source_of
+from corerl_tools.plugin_lists import find, source_of
 
 THIS = Path(__file__)
 
@@ -239,3 +241,24 @@ def test_the_source_of_a_target_is_the_file_and_line_of_its_definition(target: A
 
 def test_the_source_of_something_not_written_in_python_is_unknown() -> None:
     assert source_of(Entry("scorer", "x", "builtins:len", Owner("acme"))) == ("<unknown>", 0)
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+@pytest.mark.parametrize("name", ["mine", "console"])  # console is installed
+def test_a_file_that_cannot_be_imported_is_the_error_whatever_the_name(
+    command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import nowhere_at_all\n")
+    assert run(["plugins", command, name, "--plugin", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert f"plugin {file} is broken: ModuleNotFoundError: No module named 'nowhere_at_all' ({file}, line 1)" in error
+
+
+def test_an_unknown_name_may_be_of_an_installed_plugin_that_is_broken() -> None:
+    loaded = Plugins()
+    loaded.records.append(PluginRecord("acme", "1.0", "acme.plugin", "broken", "ImportError: no libacme"))
+    with pytest.raises(
+        UnknownNameError, match=r"'mine'; it may be of a broken plugin: acme \(ImportError: no libacme\)$"
+    ):
+        find(loaded, "mine")

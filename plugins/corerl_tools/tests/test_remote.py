@@ -168,6 +168,41 @@ def test_a_checkpoint_that_is_deleted_during_its_copy_is_copied_whole(
     assert names(run) == ["config.yaml", *files(1), "metrics.jsonl"]
 
 
+def test_another_remote_folder_loses_no_copies_of_the_names_that_the_former_one_had(run: Any, tmp_path: Path) -> None:
+    copy(run, 1)
+    run.config.trainer.remote_dir = f"memory://other-{tmp_path.name}"
+    system, path = fsspec.url_to_fs(run.config.trainer.remote_dir)
+    theirs = f"{path}/default/20260101-1/global_step_1/manifest.json"
+    system.pipe_file(theirs, b"{}")
+    step(run, 1).rename(run.folder / "gone")
+    copy(run, 2)
+    assert system.exists(theirs)
+    step(run, 2).rename(run.folder / "gone too")
+    save(run.folder, 3)
+    copy(run, 3)
+    assert system.exists(theirs) and not system.exists(f"{path}/default/20260101-1/global_step_2/manifest.json")
+
+
+def test_the_newest_run_is_the_last_by_its_start_in_utc(run: Any, tmp_path: Path) -> None:
+    """A run named in UTC, then one whose machine is eight hours to the west, and a copy of the first one."""
+    starts = {
+        "20261101-180000": ("20261101-180000", "2026-11-01T18:00+00:00"),
+        "20261101-110000": ("20261101-110000", "2026-11-01T19:00+00:00"),
+        "20261101-180000-backup": ("20261101-180000", "2026-11-01T18:00+00:00"),
+    }
+    for number, (folder, (name, start)) in enumerate(starts.items(), start=1):
+        run.folder = tmp_path / "runs" / "default" / folder
+        save(run.folder, number)
+        (run.folder / "run.json").write_text(json.dumps({"name": name, "started": start}))
+        copy(run, number)
+    config = elsewhere(run, tmp_path)
+    fetched = fetch(config, 9)
+    assert fetched is not None and fetched.parents[1].name == "20261101-110000"
+    assert (fetched.parents[1] / "run.json").is_file()
+    config.trainer.output_dir = str(tmp_path / "runs")  # all of them are here
+    assert fetch(config, 9) is None
+
+
 def test_a_fresh_machine_resumes_from_the_newest_complete_copy(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,3 +108,43 @@ def test_the_hook_counts_the_steps_of_a_run_and_names_its_scorers(tmp_path, caps
     assert last == "step 2: every reward in this step is 1, as in 2 steps so far"
     batch_scored(run, 2, [RewardResult(None, error="boom"), *results], None, None)
     assert capsys.readouterr().err.startswith("step 2, evaluation: 1 of 3 responses could not be scored")
+
+
+def printed_steps(notices, capsys, results, steps):
+    """The steps at which a notice is printed, and the lines."""
+    lines = {}
+    scored = ScoredRollouts(rollouts(len(results) // 2), results)
+    numbers = scored.experience().numbers()
+    for step in range(1, steps + 1):
+        notices.print(step, scored.rollouts, scored.results, numbers)
+        if said := capsys.readouterr().err:
+            lines[step] = said
+    return lines
+
+
+POWERS = [1, 2, 4, 8, 16, 32, 64, 128]
+
+
+@pytest.mark.parametrize(
+    ("results", "of_groups"),
+    [
+        ([RewardResult(0.0)] * 4, False),
+        ([RewardResult(1.0), RewardResult(0.0), RewardResult(1.0), RewardResult(None, error="late")], False),
+        ([RewardResult(1.0), RewardResult(None, error="late")] * 2, True),
+    ],
+    ids=["equal", "errors", "lone"],
+)
+def test_a_notice_of_each_of_185_steps_is_printed_once_and_then_at_growing_distances(capsys, results, of_groups):
+    lines = printed_steps(Notices(lambda sources: {}, of_groups=of_groups), capsys, results, 185)
+    assert list(lines) == POWERS
+    assert "128" in lines[128]  # the number of steps so far
+
+
+def test_errors_of_another_kind_are_printed_at_once_and_texts_that_differ_at_each_step_are_one_kind(capsys):
+    notices, printed = Notices(lambda sources: {}), {}
+    for step in range(1, 101):
+        kind = "crash" if step == 100 else "timeout"
+        notices.print_errors(f"step {step}", [RewardResult(None, error=f"after {step} s", error_kind=kind)])
+        printed[step] = capsys.readouterr().err
+    assert [step for step, said in printed.items() if said] == [*POWERS[:7], 100]
+    assert printed[100] == "step 100: 1 of 1 responses could not be scored and are left out; 1 times: after 100 s\n"

@@ -63,6 +63,21 @@ def test_weights_that_are_missing_are_an_error(tmp_path):
             load(folder, head)
 
 
+def test_tied_weights_with_two_values_are_an_error_and_equal_ones_are_not(tmp_path):
+    load(tiny_model(), "lm").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"]
+    save_file(weights | {"lm_head.weight": embedding.clone()}, tmp_path / "model.safetensors", {"format": "pt"})
+    loaded = load(tmp_path, "lm")
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    save_file(weights | {"lm_head.weight": 2 * embedding}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"have different values for lm_head\.weight and model\.embed_tokens\.weight"):
+        load(tmp_path, "lm")
+    untied = ModelConfig(str(tmp_path), override_config={"tie_word_embeddings": False})
+    assert load_model(untied, "lm", device="cpu", dtype=torch.float32).lm_head.weight.equal(2 * embedding)
+    load(tmp_path, "value")
+
+
 def small(folder, **changes):
     """A model folder whose config.json is changed afterwards."""
     config = Qwen2Config(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)

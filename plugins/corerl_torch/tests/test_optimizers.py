@@ -1,8 +1,10 @@
 """Optimizers by their formulas in float64, schedules by hand, and the rules for both."""
 
 import copy
+import dataclasses
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from corerl_torch.optimizers import eight_bit, rules
 from corerl_torch.optimizers.contract import StoresState
 from corerl_torch.optimizers.muon import A, B, C
 from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu, on_cpu
-from corerl_torch.schedules import build_schedule, selected_shape
+from corerl_torch.schedules import build_schedule, restore_schedule, selected_shape
 
 
 class Model(nn.Module):
@@ -113,7 +115,7 @@ def test_a_state_of_muon_goes_on_and_a_damaged_one_is_refused() -> None:
     stored = optimizer.state_dict()
     stored["state"][0]["momentum_buffer" if "momentum_buffer" in stored["state"][0] else "exp_avg"] = torch.zeros(2)
     with pytest.raises(ValueError, match="of parameter 0 has shape"):
-        restore_optimizer(optimizer, stored)
+        restore_optimizer(optimizer, stored, OptimConfig(optimizer="muon"))
 
 
 def assert_resumes(name: str, model: type[nn.Module] = Model) -> None:
@@ -123,7 +125,7 @@ def assert_resumes(name: str, model: type[nn.Module] = Model) -> None:
         if seed == 2:
             stored = optimizers[1].state_dict()
             optimizers[1] = build_optimizer(stopped, OptimConfig(lr=0.1, optimizer=name))
-            restore_optimizer(optimizers[1], stored)
+            restore_optimizer(optimizers[1], stored, OptimConfig(optimizer=name))
         for each, optimizer in zip((straight, stopped), optimizers, strict=True):
             with_gradients(each, seed)
             optimizer.step()
@@ -222,8 +224,8 @@ def test_a_part_of_adamw_on_the_cpu_has_its_bits_and_its_checkpoints(fraction: f
         if seed == 2:  # each goes on from the state of the other
             stored = [copy.deepcopy(each.state_dict()) for each in optimizers]
             optimizers = [build_optimizer(each, config) for each, config in zip(models, (plain, partly), strict=True)]
-            for optimizer, other in zip(optimizers, reversed(stored), strict=True):
-                restore_optimizer(optimizer, other)
+            for optimizer, other, config in zip(optimizers, reversed(stored), (plain, partly), strict=True):
+                restore_optimizer(optimizer, other, config)
         assert isinstance(optimizers[1], PartlyOnCpu)
         optimizers[1]._stages = stages
         for model, optimizer in zip(models, optimizers, strict=True):
@@ -283,6 +285,73 @@ def test_warm_up_as_a_share_of_the_run_and_the_last_rate() -> None:
         schedule.step()
     assert seen[:3] == pytest.approx([1.0, 2.0, 2.0])
     assert seen[-1] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "taken", "rate"),
+    [
+        ("linear", 4, 8, 4, 0.005),  # 1 - 4/8
+        ("cosine", 8, 6, 3, 0.005),  # (1 + cos(pi / 2)) / 2
+        ("linear", 8, 4, 6, 0.0),
+    ],
+)
+def test_a_restored_schedule_has_the_rate_of_the_present_number_of_steps(
+    kind: str, before: int, after: int, taken: int, rate: float
+) -> None:
+    config = OptimConfig(lr=0.01, lr_scheduler_type=kind)
+    model = nn.Linear(2, 2)
+    optimizers = [build_optimizer(model, config) for _ in range(2)]
+    old, new = (build_schedule(each, config, total) for each, total in zip(optimizers, (before, after), strict=True))
+    for _ in range(taken):
+        optimizers[0].step()
+        old.step()
+    restore_schedule(new, old.state_dict())
+    assert new.get_last_lr() == pytest.approx([rate, rate], abs=1e-12)
+    optimizers[1].step()
+    new.step()
+    assert new.last_epoch == taken + 1
+
+
+class Counting(torch.optim.SGD):
+    """Its groups have an option, and a count of the steps."""
+
+    def __init__(self, groups: Any, **values: Any) -> None:
+        super().__init__(groups, **values)
+        for group in self.param_groups:
+            group.setdefault("count", 0)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        for group in self.param_groups:
+            group["count"] += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CountingOptions:
+    momentum: float = 0.5
+
+
+def test_restored_groups_have_the_configs_values_and_the_state_that_an_optimizer_keeps_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = [Counting([nn.Parameter(torch.ones(2))], lr=lr, momentum=momentum) for lr, momentum in ((1, 0.5), (2, 0.9))]
+    made[0].step()
+    part = SimpleNamespace(options=CountingOptions(momentum=0.9))
+    monkeypatch.setattr("corerl_torch.optimizer.selected", lambda value: part)
+    restore_optimizer(made[1], made[0].state_dict(), OptimConfig(optimizer="counting"))
+    [group] = made[1].param_groups
+    assert (group["lr"], group["momentum"], group["count"]) == (2, 0.9, 1)
+
+
+def test_the_state_of_another_optimizer_is_refused_with_the_option_that_begins_a_new_one() -> None:
+    model = Wide()
+    stored = build_optimizer(model, OptimConfig())
+    with_gradients(model, 0)
+    stored.step()
+    for name in ("muon", "adamw_8bit"):
+        with pytest.raises(ValueError, match=r"is missing, as in the state of another optimizer: .*\[model, extra\]"):
+            other = OptimConfig(optimizer=name)
+            restore_optimizer(build_optimizer(model, other), stored.state_dict(), other)
 
 
 def config(**optim: Any) -> TrainConfig:

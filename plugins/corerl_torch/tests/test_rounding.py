@@ -100,9 +100,37 @@ def test_a_stream_of_weights_as_they_are_counts_as_none():
 def test_the_value_is_a_metric_from_the_second_stream_on():
     loss = RoundingLoss()
     stream(loss, {"w": torch.ones(2)})
-    assert loss.metrics() == {}
+    assert loss.metrics() == {"weights/engine_drift": 0.0}
     stream(loss, {"w": torch.ones(2) + 1e-4})  # less than bfloat16 can show beside 1
-    assert loss.metrics() == {"weights/update_lost_in_rounding": 1.0}
+    assert loss.metrics() == {
+        "weights/update_lost_in_rounding": 1.0,
+        "weights/engine_drift": pytest.approx(1e-4, rel=1e-3),
+    }
+
+
+def test_the_drift_is_the_distance_of_rounded_weights_from_those_of_the_trainer():
+    """Of float32 weights it is 2^-8 / sqrt(3) / 1.47, if mantissas are spread evenly in their logarithm: 0.0015."""
+    loss, named = RoundingLoss(), weights(0)
+    stream(loss, named)
+    error, norm = (
+        sum(float((each(weight.double()) ** 2).sum()) for weight in named.values())
+        for each in (lambda w: w.float().bfloat16().double() - w, lambda w: w)
+    )
+    assert loss.drift == pytest.approx((error / norm) ** 0.5, rel=0.02)
+    assert loss.drift == pytest.approx(0.0015, rel=0.15)
+
+
+def test_pretrained_weights_of_16_bits_see_a_small_rate_only_after_many_updates():
+    """At a rate of 1e-6 weights near 0.02, whose spacing is 2^-13, arrive after 61 updates in one direction."""
+    loss, first = RoundingLoss(), {"w": torch.full((64,), 0.02).bfloat16().float()}
+    stream(loss, first)
+    stream(loss, {"w": first["w"] + 60e-6})
+    assert loss.metrics() == {
+        "weights/update_lost_in_rounding": 1.0,
+        "weights/engine_drift": pytest.approx(0.003, rel=0.01),
+    }
+    stream(loss, {"w": first["w"] + 62e-6})
+    assert loss.value < 0
 
 
 def test_weights_that_are_rounded_already_lose_nothing_and_other_tensors_pass():

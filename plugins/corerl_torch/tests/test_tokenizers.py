@@ -159,6 +159,22 @@ def test_an_empty_chat_template_is_an_error(folder: Path) -> None:
         load(folder).unheeded_end_of_turn()
 
 
+def test_why_responses_may_never_end_is_a_sentence(folder: Path, tmp_path: Path) -> None:
+    assert load(folder).end_of_turn_fault() is None
+    (tmp_path / "plain.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    plain = load(folder, chat_template=str(tmp_path / "plain.jinja"))
+    assert (plain.end_of_turn_fault() or "").startswith("the chat template ends a turn with no special token: ")
+    edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>")
+    fault = "the chat template ends a turn with <|im_end|>, which is not among the model's stop tokens: "
+    assert (load(folder).end_of_turn_fault() or "").startswith(fault)
+
+
+def test_a_turn_may_end_with_the_token_that_begins_the_next_one(folder: Path, tmp_path: Path) -> None:
+    """As those of GLM do: <|user|> is a stop token."""
+    (tmp_path / "next.jinja").write_text("{% for m in messages %}<|im_end|>{{ m.role }}: {{ m.content }}{% endfor %}")
+    assert load(folder, chat_template=str(tmp_path / "next.jinja")).end_of_turn_fault() is None
+
+
 def test_an_error_of_two_lines_is_told_whole(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": "64"}))
     with pytest.raises(ModelError, match=r"Validation error for field 'hidden_size': .* expected int"):
@@ -246,3 +262,31 @@ def test_a_template_whose_end_of_turn_stops_nothing_is_noticed(folder: Path) -> 
     assert load(folder).unheeded_end_of_turn() is None
     edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>")
     assert load(folder).unheeded_end_of_turn() == "<|im_end|>"
+
+
+TURN = "{% for m in messages %}<|im_start|>{{ m.role }}{{ m.content }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "stops", "end", "first"),
+    [
+        (TURN + "<|im_end|>\n{% endfor %}", None, 258, 256),  # by no file: generation does not stop there
+        (TURN + "<|im_end|>\n{% endfor %}", [258], 258, 258),
+        (TURN + " <|im_end|>{% endfor %}<|endoftext|>", [258], 258, 258),
+        (TURN + "<|endoftext|>{% endfor %}", [258], 256, 256),
+        (TURN + "{% endfor %}", [257], 257, 257),  # the next turn's beginning ends a turn, as in GLM-4
+        (TURN + "{% endfor %}", None, 256, 256),
+        (TURN + "END{% endfor %}", [258], 256, 256),
+        ("{{ raise_exception('no') }}", [258], 256, 256),
+    ],
+)
+def test_the_stop_token_of_the_template_comes_before_the_end_of_sequence_token(
+    folder: Path, template: str, stops: list[int] | None, end: int, first: int
+) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>", chat_template=template)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    tokenizer = load(folder)
+    assert tokenizer.end_of_turn_id == end
+    assert tokenizer.stop_token_ids[0] == first
+    assert sorted(tokenizer.stop_token_ids) == sorted({256, *(stops or ())})

@@ -1,6 +1,7 @@
 """Trackers that other programs read from: a scraped port, and a collector of OTLP in this process."""
 
 import http.server
+import math
 import socket
 import threading
 import urllib.request
@@ -53,6 +54,17 @@ def test_prometheus_scrapes_the_newest_value_of_every_metric_with_the_names_of_t
     tracker.close()
     with socket.create_server(("127.0.0.1", tracker.port)):  # it is free again
         pass
+
+
+def test_odd_names_and_numbers_cost_no_other_metric_of_a_page(tmp_path: Path) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    tracker = opened("prometheus", tmp_path, port=0)
+    tracker.log({"half \ud800": 1.0, 'line\n"break': 2.0, "": 3.0, "huge": 10**400, "x": 0.5}, 1)
+    families = list(parser.text_string_to_metric_families(scraped(tracker.port)))
+    values = {sample.labels["metric"]: sample.value for family in families for sample in family.samples}
+    del values["last_step_time_seconds"], values["training/global_step"]
+    assert values == {"half _": 1.0, 'line_"break': 2.0, "_": 3.0, "huge": math.inf, "x": 0.5}
+    tracker.close()
 
 
 def test_a_taken_port_is_refused_before_the_start() -> None:
@@ -115,6 +127,30 @@ def test_a_collector_gets_each_steps_metrics_and_the_spans_of_its_parts(
     assert seconds == pytest.approx([4.0, 2.0, 1.5])
     assert gen.start_time_unix_nano == step.start_time_unix_nano
     assert update.start_time_unix_nano == gen.end_time_unix_nano
+    tracker.close()
+
+
+def test_odd_names_and_numbers_cost_no_other_metric_of_a_step(
+    tmp_path: Path, collector: tuple[str, dict[str, list[bytes]]]
+) -> None:
+    metrics = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    traces = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    endpoint, taken = collector
+    tracker = opened("opentelemetry", tmp_path, endpoint=endpoint)
+    odd = {"a@b": 1.0, "a_at_b": 2.0, "A_AT_B": 3.0, "π" * 300: 4.0, "half \ud800": 5.0, "": 6.0, "huge": 10**400}
+    tracker.log({**odd, "timing_s/gen": math.nan, "timing_s/step": 2.5, "x": 0.5}, 1)
+    tracker.log({"timing_s/step": math.inf, "x": 0.25}, 2)
+    first, second = (metrics.ExportMetricsServiceRequest.FromString(body) for body in taken["/v1/metrics"])
+    points = [
+        {each.name: each.gauge.data_points[0].as_double for each in one.resource_metrics[0].scope_metrics[0].metrics}
+        for one in (first, second)
+    ]
+    assert points[0]["corerl/x"] == 0.5 and points[1]["corerl/x"] == 0.25 and "corerl/huge" not in points[0]
+    names = [name for name, value in points[0].items() if value in {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}]
+    assert len({name.lower() for name in names}) == 6 and max(map(len, names)) == 255
+    [body] = taken["/v1/traces"]
+    [span] = traces.ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+    assert span.name == "step"
     tracker.close()
 
 

@@ -3,15 +3,15 @@
 import functools
 import json
 import sqlite3
-import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from stored import records_of
 
 from corerl.contracts.trackers import TrackedRun
 from corerl.errors import ConfigError
@@ -49,21 +49,6 @@ def track(name: str, tmp_path: Path, *, resume: bool = True, **options: Any) -> 
         log.close()
         assert log.state() == state
     return run_dir, state
-
-
-def records_of(path: Path, header: int = 7) -> Iterator[bytes]:
-    """The records of a log in LevelDB's format, which W&B writes after a header of its own."""
-    data, position, record = path.read_bytes(), header, b""
-    while position + 7 <= len(data):
-        if (left := 32768 - position % 32768) < 7:
-            position += left
-            continue
-        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
-        record += data[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):
-            yield record
-            record = b""
 
 
 def wandb_series(path: Path) -> tuple[str, Series]:

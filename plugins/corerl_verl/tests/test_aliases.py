@@ -136,19 +136,19 @@ def test_a_run_of_before_the_aliases_goes_on() -> None:
     config, _, plugins = load_train_config(None, [*BASE, "actor.clip_ratio_high=0.3"])
     plain, _, _ = load_train_config(None, BASE)
     aliases = plugins.config_aliases()
-    check_same(checkpoint(older(plain, **{"actor.clip_ratio_high": 0.3})), config, {}, aliases)
-    check_same(checkpoint(older(plain)), plain, {}, aliases)
-    check_same(checkpoint(older(plain)), plain, {}, {})
+    check_same(checkpoint(older(plain, **{"actor.clip_ratio_high": 0.3})), config, {}, aliases, {})
+    check_same(checkpoint(older(plain)), plain, {}, aliases, {})
+    check_same(checkpoint(older(plain)), plain, {}, {}, {})
     with pytest.raises(ConfigError, match=r"actor.policy_loss.clip_ratio_high: 0.2 -> 0.3"):
-        check_same(checkpoint(older(plain, **{"actor.clip_ratio_high": 0.2})), config, {}, aliases)
+        check_same(checkpoint(older(plain, **{"actor.clip_ratio_high": 0.2})), config, {}, aliases, {})
 
 
 def test_a_limit_may_still_change_between_runs() -> None:
     plain, _, plugins = load_train_config(None, BASE)
     limited, _, _ = load_train_config(None, [*BASE, "reward.memory_limit_gb=2"])
     values = older(plain, **{"reward.memory_limit_gb": 1.0})
-    check_same(checkpoint(values), plain, {}, plugins.config_aliases())
-    check_same(checkpoint(values), limited, {}, plugins.config_aliases())
+    check_same(checkpoint(values), plain, {}, plugins.config_aliases(), {})
+    check_same(checkpoint(values), limited, {}, plugins.config_aliases(), {})
 
 
 def test_the_config_of_an_older_checkpoint_is_one_of_now() -> None:

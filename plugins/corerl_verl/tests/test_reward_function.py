@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from corerl.contracts.reward_managers import RewardRequest
 from corerl.errors import ConfigError, PluginError
@@ -26,6 +27,14 @@ def few(solution_str, ground_truth, **kwargs):
 
 def batch(data_sources, solution_strs, ground_truths, extra_infos, scale=1):
     return [{"score": scale * (a == b)} for a, b in zip(solution_strs, ground_truths)]
+
+
+async def judged(data_source, solution_str, ground_truth, extra_info, reward_router_address, reward_model_tokenizer):
+    return {"score": 1.0, "pred": f"{reward_router_address} {reward_model_tokenizer}"}
+
+
+def judged_batch(solution_strs, reward_router_address=None, **kwargs):
+    return [{"score": len(reward_router_address)} for _ in solution_strs]
 """
 
 
@@ -55,6 +64,21 @@ def test_a_function_of_a_batch_is_called_once(file: str) -> None:
     manager = VerlBatchManager({}, num_workers=1, timeout=5, options=options)
     requests = [RewardRequest(response=text, ground_truth="4", data_source="s", extra_info={}) for text in "45"]
     assert [result.score for result in manager.score(requests)] == [2.0, 0.0]
+
+
+def test_a_function_that_asks_a_reward_model_gets_address_and_tokenizer(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda path: f"tokenizer of {path}")
+    options = VerlFunctionOptions(file, "judged", router="127.0.0.1:8100", reward_model="judge")
+    assert verl("4", "4", "src", {}, options) == {"score": 1.0, "extracted": "127.0.0.1:8100 tokenizer of judge"}
+    options = VerlFunctionOptions(file, "judged", router="127.0.0.1:8100")
+    assert verl("4", "4", "src", {}, options)["extracted"] == "127.0.0.1:8100 None"
+    manager = VerlBatchManager(
+        {}, num_workers=1, timeout=5, options=VerlBatchOptions(file, "judged_batch", router="host:1")
+    )
+    [result] = manager.score([RewardRequest(response="4", ground_truth="4", data_source="s", extra_info={})])
+    assert result.score == 6.0
 
 
 def test_a_missing_file_or_function_is_named(file: str) -> None:

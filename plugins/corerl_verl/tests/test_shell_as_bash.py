@@ -48,6 +48,11 @@ SCRIPTS = [
     "TRAIN 'it''s' $'\\x41' $'a\\'b' $'tab\\t.'\n",
     "declare -i n=3; n+=4; m=08; TRAIN $n $((10#$m + 1)) $((2#101))\n",
     'f() { TRAIN "$@"; return 3; }; f a b || TRAIN c; unset -f f\n',
+    # a backslash at the end
+    "TRAIN a \\\n  b \\",
+    "TRAIN a\\",
+    "TRAIN a b\\\\",
+    "TRAIN a \\\n",
 ]
 
 

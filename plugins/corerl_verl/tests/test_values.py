@@ -148,6 +148,7 @@ def test_values_of_config_json_are_kept_and_settings_among_them_go_to_their_keys
         f"{key}.attn_implementation=eager",
         f"{key}.model_config.rope_theta=5",
         "actor_rollout_ref.model.exclude_modules=gate_proj",
+        "actor_rollout_ref.model.lora_rank=8",
     )
     assert config.model.exclude_modules == ["gate_proj"]
     yarn = {"type": "yarn", "factor": 4.0}
@@ -321,8 +322,8 @@ def test_the_reference_has_the_actors_transformer_config_and_its_own() -> None:
     config, _ = convert(*given, "actor_rollout_ref.ref.megatron.tensor_model_parallel_size=2")
     own = {"moe_router_dtype": "fp32"}
     assert config.ref.strategy["override_transformer_config"] == own
-    config, _ = convert(*given, f"+actor_rollout_ref.ref.{key}.attention_softmax_in_fp32=True")
-    both = own | {"attention_softmax_in_fp32": True}
+    config, _ = convert(*given, f"+actor_rollout_ref.ref.{key}.moe_permute_fusion=True")
+    both = own | {"moe_permute_fusion": True}
     assert config.ref.strategy == {"name": "megatron", "override_transformer_config": both}
 
 

@@ -11,6 +11,7 @@ from corerl_verl.versions import Effective, defaults, guess, versions
 ELSEWHERE = {
     "actor.optim.lr_warmup_steps": "-1: none, a rule",
     "actor.optim.optimizer": "AdamW, in both",
+    "actor.ppo_max_token_len_per_gpu": "null: 16384 on a GPU, verl's default",
     "actor.ppo_micro_batch_size_per_gpu": "verl has no default",
     "actor.strategy": "a rule",
     "algorithm.adv_estimator": "a rule",

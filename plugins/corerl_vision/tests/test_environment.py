@@ -133,7 +133,7 @@ def test_an_observation_that_is_no_image_is_an_error(folder: Path, image: Any) -
         played(folder, environment, [])
 
 
-def test_a_text_of_the_policy_that_stands_for_an_image_ends_its_episode(folder: Path) -> None:
+def test_a_text_that_spells_the_token_of_an_image_is_text_and_counted(folder: Path) -> None:
     environment = Pictures(True)
     shown = environment.shown
 
@@ -144,7 +144,11 @@ def test_a_text_of_the_policy_that_stands_for_an_image_ends_its_episode(folder: 
 
     environment.shown = repeated  # type: ignore[method-assign]
     recorder, result = played(folder, environment, [])
-    assert "its images do not fit its texts" in (result.error or "") and len(recorder.nodes) == 1
+    placeholder = tokenizer_of(folder).processor.placeholder_id
+    assert result.error is None and len(recorder.nodes) > 1
+    for node in recorder.nodes[1:]:
+        assert list(node.read).count(placeholder) == recorder.nodes[0].read.count(placeholder)
+    assert result.metrics["agent/spelled_control_tokens"] == len(recorder.nodes) - 1
 
 
 def test_a_client_of_the_endpoint_sends_an_image_in_a_later_turn(folder: Path) -> None:

@@ -133,13 +133,88 @@ def test_a_link_out_of_the_folder_is_not_followed(tokenizer: VisionTokenizer, tm
         ("<image>", 0, "has 1 <image> mark, and the column 'images' has 0 images"),
         ("no mark", 1, "has 0 <image> marks, and the column 'images' has 1 image"),
         ("<image><image><image>", 2, "has 3 <image> marks, and the column 'images' has 2 images"),
-        ("<|image_pad|><image>", 1, "the rendered prompt has 2 times <|image_pad|>, for 1 images"),
     ],
 )
 def test_marks_and_images_must_agree(tokenizer: VisionTokenizer, text: str, images: int, words: str) -> None:
     with pytest.raises(DataError, match=r"^row 3: ") as error:
         encode(tokenizer, text, [picture(number) for number in range(images)])
     assert words in str(error.value)
+
+
+def test_a_text_that_spells_the_token_of_an_image_stays_text(tokenizer: VisionTokenizer) -> None:
+    rendered, ids, columns = encode(tokenizer, "<|image_pad|><image>", [picture(1)])
+    [image] = images_of(columns["images"])
+    assert ids.count(tokenizer.processor.placeholder_id) == len(image.places())
+    assert "<|image_pad|>" in tokenizer.unmarked(rendered) and tokenizer.spelled(rendered) == {"<|image_pad|>": 1}
+
+
+def parts_of(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": "red?"}]}]
+
+
+DATA_URL = "data:image/png;base64," + base64.b64encode(png(picture(5))).decode()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": DATA_URL, "detail": None}},
+        {"type": "image_url", "image_url": DATA_URL},
+        {"type": "image", "image": {"bytes": png(picture(5)), "path": None}},
+        {"type": "image", "url": DATA_URL},
+        {"type": "image", "path": "beside.png", "text": None},
+        {"type": "input_image", "image_url": DATA_URL},
+    ],
+)
+def test_an_image_in_a_part_of_a_message_is_that_image(
+    tokenizer: VisionTokenizer, tmp_path: Path, part: dict[str, Any]
+) -> None:
+    (tmp_path / "beside.png").write_bytes(png(picture(5)))
+    data = DataConfig(train_files=[parts_file(tmp_path, [parts_of(part)])], max_prompt_length=200)
+    [prompt] = load_prompts(data, data.train_files, tokenizer, "train").prompts
+    _, ids, columns = encode(tokenizer, "<image>red?", [picture(5)])
+    assert list(prompt.token_ids) == ids and prompt.media["images"].equals(columns["images"])
+
+
+def parts_file(tmp_path: Path, chats: list[Any], **columns: Any) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    truth = {"data_source": "corerl/shapes", "reward_model": {"ground_truth": "red"}}
+    table = pa.Table.from_pylist([{**truth, "prompt": chat, **columns} for chat in chats])
+    pq.write_table(table, tmp_path / "train.parquet")
+    return str(tmp_path / "train.parquet")
+
+
+def test_images_of_parts_and_of_the_column_keep_their_places(tokenizer: VisionTokenizer) -> None:
+    own, bare = {"type": "image", "image": png(picture(5))}, {"type": "image"}
+    messages, media = tokenizer.place_media(parts_of(own, bare), {"images": [picture(6)]}, "row 3")
+    rendered = tokenizer.render(messages, "row 3", add_generation_prompt=True)
+    found = images_of(tokenizer.encode_media(rendered, media, "row 3")[1]["images"])
+    true = images_of(encode(tokenizer, "<image><image>red?", [picture(5), picture(6)])[2]["images"])
+    assert [image.digest for image in found] == [image.digest for image in true]
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}, "is a URL"),
+        ({"type": "image"}, "has 1 <image> mark, and the column 'images' has 0 images"),
+        (
+            {"type": "video_url", "video_url": {"url": "a.mp4"}},
+            "video 0 of the messages: must be a list of frames",
+        ),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA"}}, "parts are text, image and video"),
+        ({"type": "file", "file": {"file_data": "AAAA"}}, "parts are text, image and video"),
+        ({"type": "audio", "audio": "a.wav"}, "parts are text, image and video"),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_an_error(
+    tokenizer: VisionTokenizer, tmp_path: Path, part: dict[str, Any], words: str
+) -> None:
+    data = DataConfig(train_files=[parts_file(tmp_path, [parts_of(part)])], max_prompt_length=200)
+    with pytest.raises(DataError, match=words):
+        load_prompts(data, data.train_files, tokenizer, "train")
 
 
 def rows(tmp_path: Path) -> Path:

@@ -17,6 +17,7 @@ REFUSED = {
     "paligemma": "makes masks of attention from token_type_ids, and no test proves them: it is not supported",
     "gemma3n": "makes masks of attention from token_type_ids, and no test proves them: it is not supported",
 }
+AT_THE_START = "are compared with its own forward at the start of a run, in the whole model"
 
 
 def findings(folder: Path, family: str) -> list[Finding | ConfigError]:
@@ -36,10 +37,12 @@ def test_a_family_with_a_way_of_its_own_is_refused(tmp_path: Path, family: str) 
 
 
 def test_an_unknown_family_is_tried_with_a_note(tmp_path: Path) -> None:
-    [note] = findings(tmp_path, "aya_vision")
+    comparison, note = findings(tmp_path, "aya_vision")
+    assert isinstance(comparison, Finding) and comparison.sentence.endswith(AT_THE_START)
     assert isinstance(note, Finding) and note.severity == "note"
     assert note.sentence.startswith("no test proves the family 'aya_vision' (docs/models.md); not proven under torch: ")
 
 
-def test_a_family_of_the_table_has_no_note(tmp_path: Path) -> None:
-    assert findings(tmp_path, "internvl") == []
+def test_a_family_of_the_table_has_no_note_but_that_of_the_comparison_at_the_start(tmp_path: Path) -> None:
+    [comparison] = findings(tmp_path, "internvl")
+    assert isinstance(comparison, Finding) and comparison.sentence.endswith(AT_THE_START)

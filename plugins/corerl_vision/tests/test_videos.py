@@ -233,12 +233,6 @@ def test_a_wrong_video_is_an_error_that_names_the_row(model_folder: Any, name: s
             {"images": [picture(1)], "videos": [FRAMES]},
             "has 0 <video> marks, and the column 'videos' has 1 video",
         ),
-        ("<|video_pad|><video>", {"videos": [FRAMES]}, "the rendered prompt has 2 times <|video_pad|>, for 1 videos"),
-        (
-            "<|video_pad|><image>",
-            {"images": [picture(1)]},
-            "the rendered prompt has 1 times <|video_pad|>, for 0 videos",
-        ),
     ],
 )
 def test_marks_and_videos_must_agree(model_folder: Any, text: str, media: Any, words: str) -> None:

@@ -64,7 +64,7 @@ class Checkpoints:
             state = {"step": 1, "dtype": "fp32", "sampler": {"position": 1}, "kl_coef": 0.1, "trackers": {}}
             config = asdict(self.config)
             config["actor"]["strategy"] = strategy
-            state |= {"config": config, "versions": {"corerl": "0.1"}}
+            state |= {"config": config, "versions": {"corerl": "0.1"}, "digests": {"a": "1"}, "scores": {"1": 0.5}}
             (checkpoint / "state.json").write_text(json.dumps(state))
             manifest.write(checkpoint)
             (checkpoint.parent / "latest").write_text(checkpoint.name)
@@ -92,7 +92,7 @@ class Checkpoints:
             try:
                 found = find_checkpoint(config, 100)
                 if found is not None:
-                    check_same(found, config, {}, {})
+                    check_same(found, config, {}, {}, {})
                     random_state.restore(found.path)
             except CoreRLError:
                 pass

@@ -60,7 +60,7 @@ class ModelFolders:
         (model / name).write_bytes(content)
         try:
             tokenizer = load_tokenizer(ModelConfig(str(model)))
-            tokenizer.unheeded_end_of_turn()
+            tokenizer.end_of_turn_fault()
             tokenizer.encode([tokenizer.render(CHAT, Location("f", 0), add_generation_prompt=True)])
         except CoreRLError as error:
             assert "\n" not in str(error), error

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +13,10 @@ from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data import Location, Message
 from corerl.errors import DataError
 
-PROBE = "corerl\ue000turn"
-"""stands for a turn of the policy in the text of a chat"""
+PROBE = f"corerl\ue000turn{secrets.token_hex(8)}"
+"""stands for a turn of the policy in the text of a chat; no message can spell it"""
 
-THOUGHT = "corerl\ue000thought"
+THOUGHT = f"corerl\ue000thought{secrets.token_hex(8)}"
 """stands for the reasoning of a turn"""
 
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -125,11 +126,6 @@ class TurnTokenizer:
         """The text of each row of token ids, special tokens left out."""
         return self.tokenizer.decode(token_ids)
 
-    @property
-    def end_token_id(self) -> int:
-        """The end-of-sequence token."""
-        return self.tokenizer.stop_token_ids[0]
-
     def encode_inside(self, text: str) -> tuple[int, ...]:
         """Token ids of a text from the middle of a chat."""
         return tuple(self.tokenizer.encode_inside([text])[0])
@@ -151,6 +147,10 @@ class TurnTokenizer:
         self.check_images(images)
         return self.encode_inside(text) if inside else tuple(self.tokenizer.encode([text])[0]), None
 
+    def spelled(self, text: str) -> int:
+        """The number of control tokens that messages in a chat's text spell, which stay text."""
+        return sum(self.tokenizer.spelled(text).values())
+
     def check_images(self, images: Sequence[str]) -> None:
         """Raise DataError if a chat has images, and the model reads text alone."""
         if images and not isinstance(self.tokenizer, MediaTokenizer):
@@ -168,34 +168,12 @@ class TurnTokenizer:
         Raises:
             DataError: the template refuses the messages.
         """
-        has_calls = any(message.get("tool_calls") for message in messages)
-        return self._render(self._written(messages) if has_calls else messages, tools, add_generation_prompt)
-
-    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], add_prompt: bool) -> str:
         return self.tokenizer.render(
             messages,
             Location("an episode", len(messages)),
-            add_generation_prompt=add_prompt,
+            add_generation_prompt=add_generation_prompt,
             template_kwargs={**self._template_kwargs, "tools": list(tools)} if tools else self._template_kwargs,
         )
-
-    def _written(self, messages: Sequence[Message]) -> list[Message]:
-        """Arguments of tool calls as the template takes them: objects, or JSON texts."""
-        return [_with_arguments(message, as_text=self._arguments_are_texts) for message in messages]
-
-    @functools.cached_property
-    def _arguments_are_texts(self) -> bool:
-        """Whether the template joins arguments to its text as they are, so that an object fails or shows as Python."""
-        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": '{"corerl": "turn"}'}}
-        messages: list[Message] = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-        ]
-        try:
-            text = self._render([_with_arguments(each, as_text=False) for each in messages], (), False)
-        except DataError:
-            return True
-        return "'corerl'" in text
 
     @functools.cached_property
     def generation_prompt(self) -> str:
@@ -254,26 +232,3 @@ def stand_in(message: Message, reasoning_key: str | None = None) -> Message:
     *others, last = message["tool_calls"]
     function = {**last["function"], "arguments": json.dumps({"corerl": PROBE}, ensure_ascii=False)}
     return {**made, "tool_calls": [*others, {**last, "function": function}]}
-
-
-def _with_arguments(message: Message, *, as_text: bool) -> Message:
-    if not message.get("tool_calls"):
-        return message
-    calls = [
-        {**call, "function": {**call["function"], "arguments": _arguments(call["function"], as_text=as_text)}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
-
-
-def _arguments(function: Mapping[str, Any], *, as_text: bool) -> Any:
-    arguments = function.get("arguments")
-    if as_text:
-        return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    if not isinstance(arguments, str):
-        return arguments or {}
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments

@@ -4,15 +4,17 @@
 :mod:`shares` and :mod:`size` hold bytes of models, :mod:`installed` examines the parts that a config selects.
 """
 
-from corerl_check.contract import Examined, Finding, Machine, QuantizedOptions, ServedOptions
+from corerl_check.contract import Examined, Finding, Machine, MainMemory, QuantizedOptions, ServedOptions
 from corerl_check.findings import finding, from_error
 from corerl_check.machine import GIB, count_processors, detect
+from corerl_check.main_memory import main_memory
 from corerl_check.shares import (
     PROCESS,
     CpuBound,
     EngineRank,
     GenerationShare,
     PlacesModels,
+    SavesMemory,
     SharesGeneration,
     SharesTraining,
     SpansNodes,
@@ -31,9 +33,11 @@ __all__ = [
     "Finding",
     "GenerationShare",
     "Machine",
+    "MainMemory",
     "ModelSize",
     "PlacesModels",
     "QuantizedOptions",
+    "SavesMemory",
     "ServedOptions",
     "SharesGeneration",
     "SharesTraining",
@@ -44,6 +48,7 @@ __all__ = [
     "finding",
     "from_error",
     "longest",
+    "main_memory",
     "model_size",
     "whole",
 ]

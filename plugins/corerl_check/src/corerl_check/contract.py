@@ -31,6 +31,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class MainMemory:
+    """Main memory of a machine.
+
+    Attributes:
+        limit: bytes that this process and its children may use.
+        free: bytes that no process of the machine uses now, at most the limit.
+        whose: the origin of the limit, in words.
+    """
+
+    limit: float
+    free: float
+    whose: str = "this machine"
+
+
+@dataclass(frozen=True)
 class Machine:
     """One of the run's machines.
 
@@ -40,6 +55,7 @@ class Machine:
         name: of the GPU; '' without one, or if planned.
         planned: another machine than this one, described by the user.
         processors: usable ones; 0: unknown.
+        main: main memory; None: unknown.
     """
 
     gpus: int
@@ -47,6 +63,7 @@ class Machine:
     name: str = ""
     planned: bool = False
     processors: int = 0
+    main: MainMemory | None = None
 
 
 @runtime_checkable

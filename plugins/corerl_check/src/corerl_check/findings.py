@@ -1,5 +1,6 @@
 """The sentences of ``corerl check``."""
 
+import re
 from collections.abc import Iterator
 from typing import get_args
 
@@ -21,12 +22,15 @@ def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Fi
 
 def from_error(error: CoreRLError, key: str = "") -> Finding:
     """The finding of an error; ``key`` is used if the error names none."""
-    named = error.key if isinstance(error, ConfigError) else ""
     sentence = str(error)
+    named = error.key if isinstance(error, ConfigError) else ""
+    if isinstance(error, UntrustedError) and (match := re.match(r"[\w.]+\.[\w.\[\]]+(?=: )", sentence)):
+        named = match[0]
     for each in (named, key):
         sentence = sentence.removeprefix(f"{each}: ") if each else sentence
     if isinstance(error, UntrustedError):
-        return finding("warning", named or key, sentence, "Read that code, then add --trust to check it too.")
+        remedy = "Read that code, then add --trust to check it, and all that depends on it."
+        return finding("warning", named or key, sentence, remedy)
     return finding("error", named or key, sentence)
 
 

@@ -7,21 +7,23 @@ from typing import Any
 
 from corerl.contracts.config import TrainConfig
 from corerl.errors import CoreRLError
-from corerl.registry import Selected
+from corerl.registry import Selected, UntrustedSelection
+from corerl.registry.modules import trusted_files
 from corerl.registry.parts import Parts
 from corerl_check.contract import Examined, Finding, Machine
 from corerl_check.findings import finding, from_error
 from corerl_check.requirements import works_here
 
 
-def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = True) -> Iterator[Finding]:
+def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Finding]:
     """A finding for every part that would not start here.
 
-    Args:
-        trust: false: a part with options in the config is not examined, because options name programs and hosts.
+    Unless all code of the config may run, a part with options is not examined, because they name programs and hosts.
     """
     distributions: dict[str, str] = {}
     for key, part in parts.selected():
+        if isinstance(part, UntrustedSelection):
+            continue
         distributions.setdefault(part.entry.owner.distribution, key)
         target: Any = None
         try:
@@ -30,7 +32,7 @@ def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = T
         except CoreRLError as error:
             yield from_error(error, key)
         holder = next((each for each in (part.options, target) if isinstance(each, Examined)), None)
-        if holder is not None and not trust and _has_given_options(part):
+        if holder is not None and trusted_files.get() is not None and _has_given_options(part):
             sentence = f"'{part.entry.name}' was not examined, because its options may name programs: --trust does it"
             yield Finding("note", key, sentence)
         elif holder is not None:

@@ -1,8 +1,9 @@
-"""The GPUs of a run: those of this machine, or planned ones."""
+"""The devices of a run: those of this machine."""
 
 import os
 
 from corerl_check.contract import Machine
+from corerl_check.main_memory import main_memory
 
 GIB = 2**30
 
@@ -25,8 +26,9 @@ def detect() -> Machine:
     """This machine, by torch."""
     count = count_gpus()
     if not count:
-        return Machine(0, processors=count_processors())
+        return Machine(0, processors=count_processors(), main=main_memory())
     import torch
 
     memory = min(torch.cuda.get_device_properties(index).total_memory for index in range(count))
-    return Machine(count, float(memory), torch.cuda.get_device_name(), processors=count_processors())
+    name, processors = torch.cuda.get_device_name(), count_processors()
+    return Machine(count, float(memory), name, processors=processors, main=main_memory())

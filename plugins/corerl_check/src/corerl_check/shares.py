@@ -1,7 +1,8 @@
 """Memory of one GPU in bytes: estimates of options, and of a strategy without one."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
 from corerl_check.contract import Machine
@@ -66,6 +67,7 @@ class GenerationShare:
         kv_cache: room for keys and values; None: not known. Each data parallel rank has a cache of its own requests.
         bytes_per_token: of the cache, on this GPU.
         asleep: what it keeps while the policy trains.
+        cache_in_calls: the cache exists during generation alone.
         cpu_bound: None: not that anyone knows.
     """
 
@@ -74,6 +76,7 @@ class GenerationShare:
     bytes_per_token: float
     other: float = 0.0
     asleep: float = 0.0
+    cache_in_calls: bool = False
     cpu_bound: CpuBound | None = None
 
     @property
@@ -118,6 +121,15 @@ class SharesTraining(Protocol):
 
 
 @runtime_checkable
+class SavesMemory(Protocol):
+    """Options of a strategy or a rollout backend some of whose other values take less memory."""
+
+    def leaner(self) -> Iterable[Mapping[str, Any]]:
+        """Changes, each by itself: option -> value, or with ``name`` another part with its options."""
+        ...
+
+
+@runtime_checkable
 class SharesGeneration(Protocol):
     """Options of a rollout backend with an estimate of its memory."""
 
@@ -131,7 +143,7 @@ class PlacesModels(Protocol):
     """Options of a runtime that may give single models their own numbers of ranks."""
 
     def ranks_of(self, role: str, ranks: int) -> int:
-        """Ranks of a model; ``ranks``: of the actor."""
+        """Ranks of a model, or engines (``rollout``); ``ranks``: GPUs of the actor, 0 without."""
         ...
 
     def is_apart(self, role: str) -> bool:

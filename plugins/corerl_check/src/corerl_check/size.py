@@ -1,9 +1,10 @@
 """The size of a model, from its config only: built on the meta device, without reading or creating weights."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from corerl.contracts.config import ModelConfig
+from corerl.errors import CoreRLError, ModelError
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class ModelSize:
         trained: those that an optimizer would change: all, or adapters and a value head with ``model.lora_rank``.
         layer, beside: parameters of one decoder layer, and of what stands beside the layers (embedding, output layer).
         intermediate: width of the MLP; of a mixture of experts, of the experts that see one token together.
+        heads: of attention; 0 of a model without.
         vocabulary: 1 of a critic.
         bytes: of a number in the dtype of compute.
         stores_scores: attention keeps its matrix of scores (``eager``).
@@ -23,6 +25,7 @@ class ModelSize:
         experts_of_token: experts that see one token; 0 for a model without experts.
         in_experts: parameters of routed experts, in all layers.
         output: parameters of an output layer of its own; 0 if it has the weights of the embedding.
+        device: that computes, ``cpu`` or ``cuda``: a CPU has no other memory to offload to.
     """
 
     parameters: int
@@ -44,6 +47,7 @@ class ModelSize:
     experts_of_token: int = 0
     in_experts: int = 0
     output: int = 0
+    device: str = "cuda"
 
     @property
     def cache_bytes(self) -> int:
@@ -58,12 +62,21 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         device: ``cpu`` or ``cuda``, for the dtype ``auto``.
 
     Raises:
-        ModelError: transformers cannot read its config.
+        ModelError: transformers cannot read its config, or the config lacks a number that the size needs.
+        ConfigError: the model cannot have the adapters of ``model.lora_rank``.
     """
-    import torch
+    try:
+        return _size(model, device, head)
+    except CoreRLError:
+        raise
+    except Exception as error:  # configs of families have different keys
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ModelError(f"model.path: the size of {model.path} cannot be computed: {reason}") from error
 
-    from corerl.errors import ModelError
+
+def _size(model: ModelConfig, device: str, head: Literal["lm", "value"]) -> ModelSize:
     from corerl.models import compute_dtype
+    from corerl_torch import lora
     from corerl_torch.loading import load_model
     from corerl_torch.routers import Routers
 
@@ -76,9 +89,9 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
     in_experts = sum(each.numel() for name, each in built.named_parameters() if ".experts." in name)
     ends = built.get_output_embeddings(), built.get_input_embeddings()
     has_output = head == "lm" and ends[0] is not None and ends[0].weight is not ends[1].weight
-    heads = config.num_attention_heads
-    experts = getattr(config, "num_experts_per_tok", None)
-    width = getattr(config, "moe_intermediate_size", None) if experts else None
+    heads = _given(config, "num_attention_heads") or 0
+    experts = _given(config, "num_experts_per_tok")
+    width = _given(config, "moe_intermediate_size") if experts else None
     routed_bytes, unrouted = 0, ""
     try:
         routed_bytes = Routers(built).bytes
@@ -86,20 +99,8 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         unrouted = str(error)
     trained = parameters
     if model.lora_rank:
-        names = model.target_modules
-        output = built.get_output_embeddings() if head == "lm" else built.score
-        linear = [
-            (name, module)
-            for name, module in built.named_modules()
-            if isinstance(module, torch.nn.Linear) and module is not output
-        ]
-        linear = [(name, each) for name, each in linear if name.rpartition(".")[2] not in model.exclude_modules]
-        adapted = [each for name, each in linear if names == "all-linear" or name.rpartition(".")[2] in names]
-        trained = sum(model.lora_rank * (each.in_features + each.out_features) for each in adapted)
-        trained += sum(each.out_features for each in adapted) if model.lora_dora else 0
-        if "experts" in names:
-            stacks = [each.shape for name, each in built.named_parameters() if ".experts." in name and each.ndim == 3]
-            trained += sum(model.lora_rank * shape[0] * (shape[1] + shape[2]) for shape in stacks)
+        lora.insert(built, model, value=head == "value")
+        trained = sum(each.numel() for each in built.parameters() if each.requires_grad)
         trained += built.score.weight.numel() if head == "value" else 0
     return ModelSize(
         parameters=parameters,
@@ -108,12 +109,10 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         beside=parameters - in_layers,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        intermediate=experts * width
-        if experts and width
-        else getattr(config, "intermediate_size", 4 * config.hidden_size),
+        intermediate=experts * width if experts and width else _intermediate(config),
         heads=heads,
-        key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        key_value_heads=_given(config, "num_key_value_heads") or heads,
+        head_size=_given(config, "head_dim") or config.hidden_size // max(1, heads),
         vocabulary=config.vocab_size if head == "lm" else 1,
         bytes=dtype.itemsize,
         positions=getattr(config, "max_position_embeddings", 0) or 0,
@@ -123,4 +122,16 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         experts_of_token=experts or 0,
         in_experts=in_experts,
         output=ends[0].weight.numel() if has_output else 0,
+        device=device,
     )
+
+
+def _given(config: Any, key: str) -> Any:
+    """A value of the config, also of a key that some layers have otherwise; None without it."""
+    return config.to_dict().get(config.attribute_map.get(key, key))
+
+
+def _intermediate(config: Any) -> int:
+    """The widest MLP of a layer; families name it differently, or give the width of each layer."""
+    given = _given(config, "intermediate_size") or 4 * config.hidden_size
+    return int(max(given) if isinstance(given, list | tuple) else given)

@@ -36,12 +36,18 @@ class ImportanceCorrector:
         """Whether each mini-batch is corrected just before its update."""
         return self.config.bypass_mode and self.config.acts
 
+    @property
+    def only_measures(self) -> bool:
+        """Neither weights nor rejections are configured."""
+        return not self.config.acts
+
     def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Measure]]:
         """Weights and the tokens to train on, with the measured metrics; None and no metrics in bypass mode."""
         old, rollout = experience.old_log_probs, experience.rollout_log_probs
         if old is None or rollout is None or self.config.bypass_mode:
             return None, {}
-        return self._corrected(old, rollout, experience.response_mask)
+        correction, means = self._corrected(old, rollout, experience.response_mask)
+        return (correction if self.config.acts else None), means
 
     @property
     def takes_parts(self) -> bool:

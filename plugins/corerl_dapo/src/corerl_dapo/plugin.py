@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.presets import Preset
     from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.runs import Run
 
 
 @hookimpl
@@ -37,3 +38,18 @@ def register_presets(register: "Register[Preset]") -> None:
         "corerl_dapo.presets:dapo",
         summary="clip-higher, dynamic sampling, token mean, overlong shaping, no KL (DAPO, 2503.14476)",
     )
+
+
+@hookimpl
+def run_started(run: "Run") -> None:
+    from corerl.contracts.config import TrainConfig
+    from corerl.terminal import say
+    from corerl_dapo.options import DynamicSamplingOptions
+
+    if not isinstance(run.config, TrainConfig) or not run.config.algorithm.filter_groups.enable:
+        return
+    given = run.config.algorithm.filter_groups.filter
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    if options.pop("name") == "dynamic_sampling":
+        for each in DynamicSamplingOptions(**options).examine("algorithm.filter_groups.filter", run.config):
+            say(f"{each.key}: {each.sentence}. {each.remedy}")

@@ -1,7 +1,7 @@
 """Before each update the teachers read the mini-batch: each its rows, with the prompts that it is given."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,17 +9,19 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
+from corerl.contracts.token_columns import TokenColumn
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
-from corerl.errors import RunError
+from corerl.errors import DataError, RunError
 from corerl_distill.columns import column, column_name
 from corerl_distill.contexts import Contexts
-from corerl_distill.endpoint import Endpoint, Server
+from corerl_distill.endpoint import TEXT_ALONE, Endpoint, Server
 from corerl_distill.of_logits import TopK
-from corerl_distill.options import DistillOptions, TeacherOptions, role_name
+from corerl_distill.options import DistillOptions, TeacherOptions, path_of, role_name
 from corerl_distill.readers import Reader, Reading, in_context, responses_of
 from corerl_distill.retokenised import ModelScorer, Retokenised
 from corerl_distill.rules import other_tokenizer, other_tokenizer_of_turns
 from corerl_distill.tokenizers import load_other
+from corerl_torch.loading import image_text_config
 
 
 class Teachers:
@@ -33,7 +35,13 @@ class Teachers:
 
     def __init__(self, options: DistillOptions, plan: Any, models: Any) -> None:
         self._teachers = options.named
-        self._readers = {name: _reader(name, each, options, plan, models) for name, each in self._teachers.items()}
+        taught = self._by_teacher([prompt.data_source for prompt in plan.train_prompts])
+        self._readers = {
+            name: _reader(
+                name, each, options, plan, models, [plan.train_prompts[place] for place in taught.get(name, ())]
+            )
+            for name, each in self._teachers.items()
+        }
         self._rollouts: Any = None
         self._rows: list[Any] = []
 
@@ -72,12 +80,19 @@ def _put(batch: Experience, teacher: str, rows: Tensor, reading: Reading) -> Non
         batch.columns[column_name(teacher, values)] = column(batch, rows, reading.mask, found)
 
 
-def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: Any, models: Any) -> Reader:
+def _reader(
+    name: str, teacher: TeacherOptions, options: DistillOptions, plan: Any, models: Any, prompts: Sequence[Any]
+) -> Reader:
     """The reader of one teacher.
+
+    Args:
+        prompts: of the training data, which it teaches.
 
     Raises:
         ConfigError: its tokenizer differs from the policy's, and the form compares tokens.
+        DataError: a prompt lacks a part of its context, or has images, and the teacher reads text alone.
     """
+    _check_images(name, teacher, plan.config, prompts)
     template_kwargs, vocabulary = plan.config.data.apply_chat_template_kwargs, models.shape.vocabulary
     server = Server(name, teacher) if teacher.url is not None else None
     of_policy = {"policy": models.actor, "ema": AveragedPolicy(models.actor)}
@@ -89,11 +104,26 @@ def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: A
         if plan.config.rollout.agent is not None or plan.config.rollout.multi_turn.environment is not None:
             raise other_tokenizer_of_turns(name)
         contexts = Contexts(other, teacher.context, template_kwargs)
+        contexts.check(prompts)
         return Retokenised(server or ModelScorer(model), plan.tokenizer, other, contexts)
     own = Contexts(plan.tokenizer, teacher.context, template_kwargs) if teacher.context else None
+    if own is not None:
+        own.check(prompts)
     if server is not None:
         return Endpoint(server, options, vocabulary, own)
     return ModelReader(model, options, plan.config.rollout.temperature, vocabulary, own)
+
+
+def _check_images(name: str, teacher: TeacherOptions, config: Any, prompts: Sequence[Any]) -> None:
+    seen = next((prompt for prompt in prompts if prompt.media), None)
+    if seen is None or teacher.weights != "own":
+        return
+    if teacher.url is not None:
+        raise DataError(f"teacher '{name}', row {seen.index}: {TEXT_ALONE}")
+    if image_text_config(replace(config.model, path=path_of(teacher, config))) is None:
+        raise DataError(
+            f"teacher '{name}', row {seen.index}: has an image, and the model of the teacher reads text alone"
+        )
 
 
 @dataclass(frozen=True)
@@ -146,4 +176,7 @@ class ModelReader:
         """The rows with the prompts of the teacher."""
         assert self._contexts is not None
         own = in_context(self._contexts, prompts, rows)
-        return collate(own, responses_of(batch), batch.group_ids.tolist())
+        given = collate([each.token_ids for each in own], responses_of(batch), batch.group_ids.tolist())
+        for name in {name for each in own for name in each.media}:
+            given.columns[name] = TokenColumn.collate([each.media.get(name) for each in own], given.lengths.tolist())
+        return given

@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
+from corerl.contracts.surroundings import is_near
 from corerl.errors import DeadlineError, RunError
 from corerl.secrets import reveal
 from corerl_distill.contexts import Contexts
 from corerl_distill.options import DistillOptions, TeacherOptions
 from corerl_distill.readers import Reading, in_context, responses_of
+from corerl_torch.media_store import COLUMN
 
 PATH = "/inference/v1/generate"
 RETRIES = 3
+TEXT_ALONE = "a teacher on a server reads text alone, and a row has images: name a model (path)"
 LEAST_REST = 1e-7
 """least probability of all tokens beyond the top k: the server's numbers are float32"""
 
@@ -48,6 +51,8 @@ class Server:
         assert teacher.url is not None
         self._name, self._options = name, teacher
         self._url = teacher.url.rstrip("/").removesuffix("/v1") + PATH
+        without_proxy = [urllib.request.ProxyHandler({})] if is_near(self._url) else []
+        self._opener = urllib.request.build_opener(_NoRedirect, *without_proxy)
         self._headers = {"Content-Type": "application/json"}
         if teacher.api_key is not None:
             self._headers["Authorization"] = f"Bearer {reveal(teacher.api_key)}"
@@ -114,7 +119,7 @@ class Server:
                 raise self._late()
             request = urllib.request.Request(self._url, body, self._headers)
             try:
-                with urllib.request.urlopen(request, timeout=left) as answer:
+                with self._opener.open(request, timeout=left) as answer:
                     found: Mapping[str, Any] = json.load(answer)
                     return found
             except urllib.error.HTTPError as error:
@@ -126,6 +131,13 @@ class Server:
                     raise RunError(f"teacher '{self._name}': {self._url} cannot be reached: {error}") from None
             time.sleep(min(2.0**attempt, max(0.0, deadline - time.monotonic())))
         raise AssertionError
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A key is sent to the named host alone."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
 
 
 def _position(given: Mapping[str, Any], token: int, top_k: int) -> Position:
@@ -152,9 +164,11 @@ class Endpoint:
     def __call__(self, batch: Experience, prompts: Sequence[Any], rows: Sequence[Any]) -> Reading:
         mask = batch.response_mask
         responses = responses_of(batch)
+        if any(len(row.completion.columns[COLUMN].values) for row in rows if COLUMN in row.completion.columns):
+            raise RunError(TEXT_ALONE)
         own = [list(row.prompt_ids) for row in rows]
         if self._contexts is not None:
-            own = in_context(self._contexts, prompts, rows)
+            own = [each.token_ids for each in in_context(self._contexts, prompts, rows)]
         read = self._server.read(own, responses, self._top_k)
         found = [read[row][step] for row, step in mask.nonzero().tolist()]
         if not self._top_k:

@@ -18,7 +18,13 @@ def examine(options: DistillOptions, key: str, config: TrainConfig) -> Iterator[
         own = model_size(config.model, device)
     except RequestError:
         return
+    from corerl_torch.loading import image_text_config
+
+    reads_images = image_text_config(config.model) is not None
     for name, teacher in options.named.items():
+        if teacher.url is not None and reads_images:
+            sentence = f"teacher '{name}' is a server, which reads text alone: the run refuses its rows with images"
+            yield Finding("warning", f"{key}.teachers.{name}.url", sentence)
         try:
             yield from _tokenizers(name, teacher, options, config)
             if teacher.url is None and teacher.weights == "own":

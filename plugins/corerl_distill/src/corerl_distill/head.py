@@ -25,9 +25,7 @@ class TeacherHead:
     """
 
     def __init__(self, teacher: TeacherOptions, config: TrainConfig) -> None:
-        from transformers.modeling_outputs import MoeModelOutputWithPast
-
-        self._answer = MoeModelOutputWithPast
+        self._answer = _answer_type()
         model = replace(config.model, path=path_of(teacher, config), lora_rank=0)
         device = resolve_device(config.actor.device)
         dtype = compute_dtype(config.model, device)
@@ -41,6 +39,18 @@ class TeacherHead:
     def __call__(self, hidden: Tensor) -> Tensor:
         """(n, V) logits of (n, K) hidden states."""
         return logits_of(self._model, hidden, self._answer)
+
+
+def _answer_type() -> type:
+    """The class of a body's result for a model's own forward, which reads further fields, such as ``image_outputs``."""
+    from transformers.modeling_outputs import MoeModelOutputWithPast
+
+    class Answer(MoeModelOutputWithPast):
+        def __getattr__(self, name: str) -> None:
+            if name.startswith("__"):
+                raise AttributeError(name)
+
+    return Answer
 
 
 def _fill(model: Any, source: ModelConfig, dtype: torch.dtype, device: str) -> None:

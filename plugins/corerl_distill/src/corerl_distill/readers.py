@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
+from corerl.contracts.token_columns import TokenValues
 from corerl.errors import RunError
-from corerl_distill.contexts import Contexts
+from corerl_distill.contexts import Contexts, Read
+from corerl_torch.media_store import COLUMN
 
 
 class Reading(NamedTuple):
@@ -42,20 +45,27 @@ def responses_of(batch: Experience) -> list[list[int]]:
     return [batch.input_ids[row, start : start + length].tolist() for row, (start, length) in enumerate(bounds)]
 
 
-def in_context(contexts: Contexts, prompts: Sequence[Any], rows: Sequence[Any]) -> list[list[int]]:
+def in_context(contexts: Contexts, prompts: Sequence[Any], rows: Sequence[Any]) -> list[Read]:
     """The teacher's prompt of each row; in a branch of an episode, the tokens up to the first trained one follow.
 
     Raises:
         RunError: a branch does not begin with the prompt's tokens.
     """
-    return [[*contexts.prompt_ids(prompt), *_behind(prompt, row)] for prompt, row in zip(prompts, rows, strict=True)]
+    return [_behind(contexts.read(prompt), prompt, row) for prompt, row in zip(prompts, rows, strict=True)]
 
 
-def _behind(prompt: Any, row: Any) -> Sequence[int]:
-    start = len(prompt.token_ids)
+def _behind(read: Read, prompt: Any, row: Any) -> Read:
+    start, tokens = len(prompt.token_ids), len(row.prompt_ids) + len(row.completion.token_ids)
     if tuple(row.prompt_ids[:start]) != tuple(prompt.token_ids):
         raise RunError(
             "a branch of an episode does not begin with its prompt, so a teacher with a context cannot read it: the "
             "agent changes the prompt's messages"
         )
-    return list(row.prompt_ids[start:])
+    media = dict(read.media)
+    if (own := row.completion.columns.get(COLUMN)) is not None:  # images of the prompt are those of the context
+        further = own.last(tokens).cut(start, tokens)
+        before = media.get(COLUMN, TokenValues(own.values[:0], np.zeros(len(read.token_ids), np.int32)))
+        media[COLUMN] = before.joined(further)
+    elif media:
+        media = {name: values.widened(tokens - start) for name, values in media.items()}
+    return Read([*read.token_ids, *row.prompt_ids[start:]], media)

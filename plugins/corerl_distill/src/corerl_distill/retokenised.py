@@ -6,7 +6,7 @@ log-prob of each token, which is therefore log P_old + S.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl_distill.alignment import pieces, spans
 from corerl_distill.contexts import Contexts
 from corerl_distill.readers import Reading, responses_of
+
+if TYPE_CHECKING:
+    from corerl_torch.tokenizers import HFTokenizer
 
 
 class Scorer(Protocol):
@@ -46,14 +49,14 @@ class Retokenised:
         contexts: the prompts, in the teacher's chat template and tokens.
     """
 
-    def __init__(self, scorer: Scorer, own: ChatTokenizer, other: ChatTokenizer, contexts: Contexts) -> None:
+    def __init__(self, scorer: Scorer, own: ChatTokenizer, other: "HFTokenizer", contexts: Contexts) -> None:
         self._scorer, self._own, self._other, self._contexts = scorer, own, other, contexts
 
     def __call__(self, batch: Experience, prompts: Sequence[Any], rows: Sequence[Any]) -> Reading:
         assert batch.old_log_probs is not None
         responses = responses_of(batch)
         others = [self._translated(response) for response in responses]
-        given = [self._contexts.prompt_ids(prompt) for prompt in prompts]
+        given = [self._contexts.read(prompt).token_ids for prompt in prompts]
         read = self._scorer.log_probs(given, others)
         mask, log_probs = batch.response_mask.clone(), torch.zeros(batch.response_mask.shape)
         for row, (response, other) in enumerate(zip(responses, others, strict=True)):
@@ -62,12 +65,13 @@ class Retokenised:
         return Reading(mask, {"log_probs": log_probs[mask]})
 
     def _translated(self, response: Sequence[int]) -> list[int]:
-        """The response in the teacher's tokens; a stop token at its end is the teacher's."""
+        """The response in the teacher's tokens; a stop token at its end is that of the teacher's chat template."""
         stops = set(self._own.stop_token_ids)
         ended = bool(response) and response[-1] in stops
-        text = b"".join(pieces(self._own.tokenizer, response[:-1] if ended else response)).decode(errors="replace")
+        written = b"".join(pieces(self._own.tokenizer, response[:-1] if ended else response)).decode(errors="replace")
+        text = self._other.marked(written)
         ids = self._other.encode_inside([text])[0] if text else []
-        return [*ids, self._other.stop_token_ids[0]] if ended or not ids else ids
+        return [*ids, self._other.end_of_turn_id] if ended or not ids else ids
 
     def _ratios(self, response: Sequence[int], other: Sequence[int], own: Tensor, read: Tensor) -> Tensor:
         """(tokens,) S of the span of each token; 0 behind the text that both tokenisations have."""

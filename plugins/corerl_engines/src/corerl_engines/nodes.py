@@ -5,13 +5,10 @@ the followers through it. Each follower connects to the backend, and ends with t
 first follower that does.
 """
 
-import fcntl
 import hmac
-import os
 import secrets
 import signal
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -23,6 +20,7 @@ from typing import Any, Protocol
 from corerl.errors import ConfigError, CoreRLError, RunError
 from corerl_engines.launched import EngineKind, Launched
 from corerl_engines.remote import frames
+from corerl_torch import interfaces
 
 ENDING = 5.0
 """seconds in which a process that has closed its connection ends"""
@@ -32,9 +30,6 @@ CONNECTING = 60.0
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 """socket options: a machine that is gone is noticed after 20 s"""
-
-SIOCGIFADDR = 0x8915
-"""Linux's request for the address of an interface"""
 
 
 @dataclass(frozen=True)
@@ -116,24 +111,8 @@ def variables(kind: EngineKind, address: str) -> dict[str, str]:
 
     An interface that this process's environment names is kept.
     """
-    interface = _interface(address)
-    found = {}
-    if interface is not None:
-        found["GLOO_SOCKET_IFNAME"] = interface  # or gloo takes the address of the host's name, often a loopback one
-        if address.startswith("127."):
-            found["NCCL_SOCKET_IFNAME"] = interface
-    return {kind.host_variable: address} | {name: each for name, each in found.items() if name not in os.environ}
-
-
-def _interface(address: str) -> str | None:
-    """The name of the network interface with this address; None: unknown."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):
-                answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return None
+    interface = interfaces.of_address(address)
+    return {kind.host_variable: address} | (interfaces.variables(interface) if interface is not None else {})
 
 
 def keep_alive(connection: socket.socket) -> None:

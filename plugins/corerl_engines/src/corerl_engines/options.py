@@ -1,5 +1,6 @@
 """Options of every engine in a process of its own; a plugin's dataclass adds more."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -87,6 +88,10 @@ class EngineOptions:
         """
         return {name: reveal(value) for name, value in self.environment.items()}
 
+    def leaner(self) -> Iterator[Mapping[str, Any]]:
+        """For `corerl check`: see :class:`corerl_check.SavesMemory`."""
+        yield {"gpu_memory_utilization": round(self.gpu_memory_utilization / 2, 2)}
+
     def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
         """For `corerl check`: the cache gets the rest of ``gpu_memory_utilization`` beside the weights."""
         rollout = config.rollout
@@ -95,7 +100,7 @@ class EngineOptions:
         weights = rank.beside * size.bytes + rank.in_layers * in_layers
         memory, share = machine.memory, self.gpu_memory_utilization
         cache = None if memory is None else max(0.0, share * memory - weights - OVERHEAD)
-        of_layer = min(rollout.tensor_model_parallel_size, size.key_value_heads)
+        of_layer = max(1, min(rollout.tensor_model_parallel_size, size.key_value_heads))
         per_token = size.cache_bytes / of_layer * rank.layers
         return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
 

@@ -67,7 +67,9 @@ class EnvironmentAgent:
         episode.state, episode.begun = start.state, True
         if start.messages is not None:
             episode.prompt = self._messages(start.messages, "reset")
-            ids, episode.media = self._encode(self._turns.render(episode.prompt), episode.prompt, inside=False)
+            text = self._turns.render(episode.prompt)
+            episode.spelled += self._turns.spelled(text)
+            ids, episode.media = self._encode(text, episode.prompt, inside=False)
             episode.token_ids = list(ids)
 
     async def _generate(self, episode: "_Episode", model: Model) -> None:
@@ -94,6 +96,7 @@ class EnvironmentAgent:
             return
         episode.answer = self._messages(turn.messages, "step")
         text = self._turns.text_between(episode.history(), episode.answer, episode.token_ids[-1])
+        episode.spelled += self._turns.spelled(text)
         try:
             ids, media = self._encode(text, episode.answer, inside=True)
         except DataError as error:
@@ -113,7 +116,7 @@ class EnvironmentAgent:
     def _media_of(self, task: Task) -> Media:
         """The media of the row's prompt."""
         messages = [dict(message) for message in task.messages]
-        ids, media = self._encode(self._turns.render(messages), messages, inside=False)
+        ids, media = self._encode(self._turns.render(messages, task.tools), messages, inside=False)
         if list(ids) != list(task.prompt_ids):
             raise RunError("the row's chat has other tokens in an episode than in the data")
         return media or {}
@@ -122,6 +125,8 @@ class EnvironmentAgent:
         """Checked, texts shortened to ``max_tool_response_length`` characters each, and images processed."""
         where = f"the environment's {method}()"
         checked = check_messages(list(messages), Location(where, 0), "messages")
+        if checked[-1]["role"] == "assistant":
+            raise DataError(f"{where}: ends with a message of the assistant, behind which a second turn would open")
         most = self._limits.max_tool_response_length if method == "step" else None
         return [{**message, "content": self._content(message["content"], most, where)} for message in checked]
 
@@ -172,6 +177,7 @@ class _Episode:
     tool_calls: int = 0
     tool_errors: int = 0
     tool_seconds: float = 0.0
+    spelled: int = 0
     error: str | None = None
 
     def take(self, answer: Answer, kind: type | UnionType, method: str) -> Any:
@@ -224,6 +230,7 @@ class _Episode:
                 "env/tool_errors/ratio": (self.tool_errors, self.tool_calls),
                 "env/tool_seconds": self.tool_seconds,
                 "env/tokens": self.tokens,
+                "agent/spelled_control_tokens": self.spelled,
                 "env/failed/ratio": (self.error is not None, 1),
             },
             messages=self.messages,

@@ -29,7 +29,8 @@ from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.mixture import load_balance
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, full_together, shard_mesh, sharded_model
-from corerl_fsdp.token_model import recompute_activations
+from corerl_fsdp.recomputing import recompute_activations
+from corerl_fsdp.start_check import settle
 from corerl_torch import contents, lora, loss_scale, ranks
 from corerl_torch.average import Average, kept
 from corerl_torch.context_parallel import row_group
@@ -71,8 +72,11 @@ class FsdpStrategy:
         """gathered weights are freed after each pass; otherwise they stay until the last pass of an update"""
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
-        self._savers: Any = None
+        self._writing_groups = ranks.WritingGroups(timeout)
         self.average: Average | None = None
+        with ranks.deadline("comparing the model with its own forward", timeout):
+            settle(self.token_model, self._run, spec, ranks.gather)
+            self._reshard()
         self.balance = load_balance(self.token_model, self.options)
         if spec.optim is None:
             self.token_model.requires_grad_(False)
@@ -201,25 +205,23 @@ class FsdpStrategy:
     def save(self, folder: Path) -> Callable[[], None]:
         """See the contract; all ranks see the same folder."""
         with ranks.deadline("save", self.options.timeout):
-            if self._savers is None:
-                self._savers = ranks.group_beside(self.options.timeout)
             write = sharded_checkpoint.save(
                 folder,
                 self.model,
                 self.optimizer if self.options.save_optimizer else None,
                 self.schedule,
-                self._savers,
+                self._writing_groups,
                 self.average,
             )
 
         scale = self.loss_scale.state() if self.loss_scale.enabled else ""
 
         def write_all() -> None:
+            write()  # first: it must not lack a rank
             if dist.get_rank() == 0:
                 lora.note(folder, self.spec)
                 if scale:
                     (folder / loss_scale.FILE).write_text(scale)
-            write()
 
         return write_all
 

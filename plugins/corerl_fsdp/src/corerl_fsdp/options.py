@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from corerl import option
 from corerl.contracts.config import ModelConfig, TrainConfig
@@ -92,9 +92,22 @@ class TorchOptions(LoadsParts):
             at_rest=undivided.at_rest + average,
             recomputed=self.recomputed(size.layers, model) / size.layers,
             logit_positions=self.logits_chunk_size,
-            offloads=self.activation_offload,
+            offloads=self.activation_offload and size.device != "cpu",
             bytes_per_logit=BYTES_PER_LOGIT[self.compile],
         )
+
+    def leaner(self) -> Iterator[Mapping[str, Any]]:
+        """For `corerl check`: see :class:`corerl_check.SavesMemory`."""
+        for chunk in (1024, 256):
+            if self.logits_chunk_size is None or self.logits_chunk_size > chunk:
+                yield {"logits_chunk_size": chunk}
+        if not self.activation_offload and not self.compile:
+            yield {"activation_offload": True}
+        if not self.compile and not self.activation_offload and not self.bitwise:
+            yield {"compile": True}
+        if self.NAME == "torch":
+            yield {"name": "fsdp", "param_offload": True, "optimizer_offload": True}
+            yield {"name": "fsdp", "offload_policy": True}
 
     def recomputed(self, layers: int, model: ModelConfig) -> int:
         """The number of layers, of so many, whose activations are computed again."""
@@ -220,29 +233,51 @@ class FsdpOptions(TorchOptions):
         """
         undivided = super().share(size, ranks, model, updated=updated)
         ranks, tensor = self.shards(ranks), self.tensor_model_parallel_size
+        on_gpu = size.device != "cpu"
+        offloads = self.offload_policy and on_gpu
         trained = size.trained if updated else 0
         kept = 4 if self.ema_decay is None else 8  # float32 weights, and their average
         stored = (kept * trained + size.bytes * (size.parameters - trained)) / ranks
-        freed = (ranks > tensor or self.offload_policy) and self.reshard_after_forward
-        gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters) / tensor
-        if ranks == tensor and (trained == 0 or size.bytes == 4) and not self.offload_policy:
+        freed = (ranks > tensor or offloads) and self.reshard_after_forward
+        experts = size.in_experts if self.expert_parallel_size > 1 else 0
+        away = experts * (1 - 1 / self.expert_parallel_size)  # on other ranks, to which tokens travel
+        layer = size.layer - away / size.layers
+        gathered = size.bytes * (size.beside + 2 * layer if freed else size.parameters - away) / tensor
+        if ranks == tensor and (trained == 0 or size.bytes == 4) and not offloads:
             gathered = 0  # the stored weights are used directly
         moments = undivided.optimizer / ranks
-        gradients = undivided.gradients / (ranks if self.sums_at_once else tensor)
-        if self.offload_policy:
+        own = undivided.gradients * (1 - away / size.parameters) / tensor
+        gradients = undivided.gradients / ranks if self.shard_gradients or offloads else own
+        if offloads:
             stored = moments = 0.0
-            gradients = (4 if trained else 0) * (size.beside + size.layer) / tensor  # before they are summed
+            gradients = (4 if trained else 0) * (size.beside + layer) / tensor  # before they are summed
         return dataclasses.replace(
             undivided,
             weights=stored + gathered,
             gradients=gradients,
             optimizer=moments,
-            at_rest=(0 if self.param_offload else stored) + (0 if self.optimizer_offload else moments),
-            optimizer_apart=self.optimizer_offload,
+            at_rest=(0 if self.param_offload and on_gpu else stored)
+            + (0 if self.optimizer_offload and on_gpu else moments),
+            optimizer_apart=self.optimizer_offload and on_gpu,
             context=self.ranks_of_a_row,
             whole_keys=self.context_parallel_size,
             tensor=tensor,
         )
+
+    def leaner(self) -> Iterator[Mapping[str, Any]]:
+        yield from super().leaner()
+        if not self.sums_at_once:
+            yield {"shard_gradients": True}
+        for name in ("reshard_after_forward", "param_offload", "optimizer_offload"):
+            if not getattr(self, name) and not self.offload_policy:
+                yield {name: True}
+        if not self.offload_policy:
+            beside = {name: False for name in ("param_offload", "optimizer_offload") if getattr(self, name)}
+            yield {"offload_policy": True, **beside}
+        if self.fsdp_size != -1:
+            yield {"fsdp_size": -1}
+        for name in ("tensor_model_parallel_size", "expert_parallel_size"):
+            yield {name: 2 * getattr(self, name)}
 
     @property
     def sums_at_once(self) -> bool:

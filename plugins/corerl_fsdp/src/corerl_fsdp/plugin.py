@@ -16,6 +16,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         options="corerl_fsdp.options:TorchOptions",
         replays=("experts", "images", "kept_tokens", "top_log_probs"),
         adapters=True,
+        outputs_of_update=True,
         read_checkpoint="corerl_fsdp.reading:read_single",
         summary="one device, CPU or CUDA; AdamW",
     )
@@ -25,6 +26,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
         options="corerl_fsdp.options:FsdpOptions",
         replays=("experts", "images", "kept_tokens", "top_log_probs"),
         adapters=True,
+        outputs_of_update=True,
         distributed=True,
         read_checkpoint="corerl_fsdp.reading:read_sharded",
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",

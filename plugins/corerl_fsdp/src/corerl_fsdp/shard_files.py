@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -30,6 +30,7 @@ from torch.futures import Future
 
 from corerl.errors import ModelError, RequestError
 from corerl.files import atomic_path, read_text, reading_file
+from corerl_torch.distributed_writer import DistributedWriter
 
 FILE = "metadata.json"
 
@@ -51,7 +52,7 @@ def fill(state: dict[str, Tensor], folder: Path, *, no_dist: bool = False) -> No
         raise ModelError(f"{folder} cannot be read: {reason.splitlines()[0]}") from error
 
 
-class ShardWriter(FileSystemWriter):
+class ShardWriter(DistributedWriter):
     """torch's writer, with ``metadata.json``."""
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

@@ -9,16 +9,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_saver
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
-from corerl.files import read_text, reading_file
-from corerl_fsdp.shard_files import ShardReader, ShardWriter, fill
+from corerl.files import read_text, reading, reading_file
+from corerl_fsdp.shard_files import FILE, ShardReader, ShardWriter, fill
 from corerl_fsdp.token_model import stored
 from corerl_torch import lora
 from corerl_torch.average import PREFIX, Average, check_average
 from corerl_torch.contents import EXTRA, MODEL, OPTIMIZER
-from corerl_torch.optimizer import check_optimizer, initial_state, set_rates
+from corerl_torch.optimizer import check_names, check_optimizer, initial_state, set_rates
 from corerl_torch.optimizers.contract import StoresState
+from corerl_torch.ranks import WritingGroups
 from corerl_torch.schedules import restore_schedule
 
 SCHEDULE = "schedule.json"
@@ -29,32 +29,29 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     schedule: Any,
-    group: Any,
+    groups: WritingGroups,
     average: Average | None = None,
 ) -> Callable[[], None]:
-    """Copy the state, and start to write it into a folder that all ranks see; a collective.
+    """Copy the state to the host; a collective.
 
     Args:
         optimizer: None: its state is not written.
-        group: a group of all ranks, used only for writing.
 
     Returns:
-        A function that waits until this rank's share is written; the checkpoint is complete when all ranks' shares are.
+        A function that writes this rank's share into a folder that all ranks see; the checkpoint is complete when all
+        ranks' shares are written.
     """
-    written: Any = state_dict_saver.async_save(
-        _state(model, optimizer, average),
-        storage_writer=ShardWriter(folder),
-        process_group=group,
-        async_stager=_OneCopy(),
-    )
+    group = groups.take()
+    copied = {name: tensor.to("cpu", copy=True) for name, tensor in _state(model, optimizer, average).items()}
     rates = json.dumps(schedule.state_dict())
 
-    def finish() -> None:
-        written.result()
+    def write() -> None:
+        with groups.used(group):
+            state_dict_saver.save(copied, storage_writer=ShardWriter(folder), process_group=group)
         if dist.get_rank() == 0:
             (folder / SCHEDULE).write_text(rates)
 
-    return finish
+    return write
 
 
 def load(
@@ -78,6 +75,9 @@ def load(
         check_optimizer(folder, {name.partition(".")[0]: True for name in stored})
     state = _state(model, optimizer if OPTIMIZER in parts else None, average)
     kept = (*((f"{MODEL}.", PREFIX) if MODEL in parts else ()), f"{OPTIMIZER}.")
+    if OPTIMIZER in parts:
+        with reading(folder / FILE):
+            check_names(stored, [name for name in state if name.startswith(f"{OPTIMIZER}.")])
     fill({name: each for name, each in state.items() if name.startswith(kept)}, folder)
     if OPTIMIZER in parts and isinstance(optimizer, StoresState):
         for weight, parameter in lora.trained(model):
@@ -88,13 +88,6 @@ def load(
         with reading_file(folder / SCHEDULE) as file:
             restore_schedule(schedule, json.loads(read_text(file)))
     set_rates(optimizer, schedule)
-
-
-class _OneCopy(BlockingAsyncStager):
-    """Copies each rank's shares to the host once; torch's own class copies sharded tensors twice, and no scalars."""
-
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        return {name: tensor.to("cpu", copy=True) for name, tensor in state_dict.items()}
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer | None, average: Average | None) -> dict[str, Any]:

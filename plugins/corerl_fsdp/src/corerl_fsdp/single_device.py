@@ -23,7 +23,9 @@ from corerl.files import reading_file
 from corerl.models import compute_dtype
 from corerl_fsdp.mixture import load_balance, prepare, shares_prefixes
 from corerl_fsdp.options import TorchOptions
-from corerl_fsdp.token_model import TokenModel, recompute_activations, stored
+from corerl_fsdp.recomputing import recompute_activations
+from corerl_fsdp.start_check import settle
+from corerl_fsdp.token_model import TokenModel, stored
 from corerl_torch import bitwise, contents, lora, loss_scale
 from corerl_torch.average import Average, check_average, kept
 from corerl_torch.experts.balance import LoadBalance, alone, with_balance
@@ -86,6 +88,7 @@ class SingleDeviceStrategy:
             offloads=options.activation_offload,
         ).train(spec.optim is not None)
         self.average: Average | None = None
+        settle(self.token_model, self._forward, spec)
         self.balance = load_balance(self.token_model, options)
         if spec.optim is None:
             self.model.requires_grad_(False)
@@ -211,7 +214,8 @@ class SingleDeviceStrategy:
         with reading_file(folder / "optimizer.pt") as file:
             state = torch.load(file, map_location="cpu", weights_only=True)  # the optimizer moves its parts
             if contents.OPTIMIZER in parts:
-                restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"])
+                assert self.spec.optim is not None
+                restore_optimizer(self.optimizer, check_optimizer(folder, state)["optimizer"], self.spec.optim)
             if contents.EXTRA in parts:
                 restore_schedule(self.schedule, state["schedule"])
         set_rates(self.optimizer, self.schedule)

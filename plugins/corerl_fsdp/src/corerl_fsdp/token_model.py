@@ -4,19 +4,17 @@ import contextlib
 import functools
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from corerl.contracts.config import ModelConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_columns import moved
 from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError, ModelError
 from corerl.models import compute_dtype
-from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.tensor_parallel import TensorGroup
 from corerl_torch import bitwise as invariant
 from corerl_torch import fp8 as products
@@ -26,9 +24,12 @@ from corerl_torch.average import replaced
 from corerl_torch.context_parallel import RowGroup
 from corerl_torch.experts.balance import LoadBalance
 from corerl_torch.experts.grouped import expert_modules
-from corerl_torch.families.packing import Packing
+from corerl_torch.families.comparison import Compared
+from corerl_torch.families.modes import Modes
+from corerl_torch.families.packing import Packing, verdict_on
+from corerl_torch.families.vision import dropout
 from corerl_torch.kept_tokens import kept_mask
-from corerl_torch.media import ImageInputs, images_of_rows, in_tower, reads_images, row_images, sees_later_tokens
+from corerl_torch.media import ImageInputs, images_of_rows, reads_images, row_images, sees_later_tokens
 from corerl_torch.media_store import COLUMN as IMAGES
 from corerl_torch.output_layer import body_of, logits_of
 from corerl_torch.routers import Replay
@@ -88,10 +89,16 @@ class TokenModel(torch.nn.Module):
         self.replay = Replay.of(model, spec)
         self.images = ImageInputs(model, every_pass=sharded) if reads_images(model) else None
         self.temperature = spec.temperature
+        self.trains, trust = spec.optim is not None, spec.model.trust_remote_code
+        self.compared = verdict_on(model.config, spec.device, spec.head, trust_remote_code=trust).compared
+        self.modes = Modes()
+        self.settle(self.compared or Compared())
         attention = spec.model.attn_implementation
         packing = Packing(packs=use_remove_padding)
         if use_remove_padding and not bitwise:
-            packing = Packing.of(model, spec.model, spec.device, sharing=sharing, share_prefixes=share_prefixes)
+            packing = Packing.of(
+                model, spec.model, spec.device, spec.head, sharing=sharing, share_prefixes=share_prefixes
+            )
         self.packs = use_remove_padding = packing.packs
         self.shares_prefixes = tries.shares(
             False if bitwise and share_prefixes is None else share_prefixes,
@@ -147,6 +154,20 @@ class TokenModel(torch.nn.Module):
         if self.images and not bitwise and attention == "sdpa":
             tower.use_kernel(self.images.body, spec.device, compute_dtype(spec.model, spec.device))
 
+    def settle(self, compared: Compared) -> None:
+        """Compute as the comparison with the model's own forward allows.
+
+        Raises:
+            ModelError: rows of the model cannot be computed beside each other.
+        """
+        if key := dropout(self.model.config):
+            compared = compared._replace(training=f"training mode has {key}")
+        self.modes = Modes.of(type(self.model).__name__, compared, trains=self.trains)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode, or evaluation mode for a model whose training mode is another function."""
+        return super().train(mode and not self.modes.evaluation)
+
     def forward(
         self, batch: Experience, wanted: Collection[Wanted], on_device: Experience | None = None
     ) -> TokenOutputs:
@@ -172,9 +193,10 @@ class TokenModel(torch.nn.Module):
         offloading = self.offloads and torch.is_grad_enabled()
         saved = offloaded(self.device) if offloading else contextlib.nullcontext()
         with counted, saved, images as further:
-            body = body_of(self.model)(**inputs, **further, use_cache=False)
-        hidden = body.last_hidden_state.flatten(0, 1)[positions]
-        values = self._values(hidden, batch, own, type(body), wanted)
+            whole = self.model if self.modes.own_forward else body_of(self.model)
+            result = whole(**inputs, **further, use_cache=False)
+        hidden = (result.logits if self.modes.own_forward else result.last_hidden_state).flatten(0, 1)[positions]
+        values = self._values(hidden, batch, own, type(result), wanted)
         if self.sharing and share:
             values = {name: self.sharing.gather(value, share.slices) for name, value in values.items()}
         return outputs.token_outputs(values, places, real.shape)
@@ -213,10 +235,14 @@ class TokenModel(torch.nn.Module):
     def _values(
         self, hidden: Tensor, batch: Experience, places: Tensor, answer: type, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
-        """The wanted outputs of the (N, K) hidden states at (N, 2) ``places``, rows and steps; (N, ...) each."""
+        """The wanted outputs of the (N, K) hidden states at (N, 2) ``places``, rows and steps; (N, ...) each.
+
+        Args:
+            hidden: logits instead, with ``own_forward``.
+        """
         if self.head != "lm":
             return {"values": self._head(hidden, answer).squeeze(-1).float()}
-        values = {"hidden_states": hidden} if "hidden_states" in wanted else {}
+        values = {"hidden_states": self._apart(hidden)} if "hidden_states" in wanted else {}
         named = {name for name in wanted if isinstance(name, str)} - {"hidden_states"}
         targets = layout.response_tokens(batch, places)
         if "vocabulary_log_probs" in named:
@@ -232,7 +258,7 @@ class TokenModel(torch.nn.Module):
             if not outputs.functions(wanted):
                 return self._statistics(logits, targets, kept, named)
             head, averaged = (
-                functools.partial(each, answer=answer) for each in (self._whole_head, self._averaged_head)
+                functools.partial(each, answer=answer) for each in (self._given_head, self._averaged_head)
             )
             whole = self._whole(logits)
             further = outputs.results(wanted, whole, batch, places, head, None if self.averaged is None else averaged)
@@ -257,6 +283,10 @@ class TokenModel(torch.nn.Module):
             )
         return {name: value for name, value in statistics._asdict().items() if name in wanted}
 
+    def _given_head(self, hidden: Tensor, answer: type) -> Tensor:
+        """:meth:`_whole_head` of hidden states from elsewhere."""
+        return self._whole_head(self._apart(hidden), answer)
+
     def _whole_head(self, hidden: Tensor, answer: type) -> Tensor:
         """:meth:`_head` of the whole vocabulary."""
         return self._whole(self._head(hidden, answer))
@@ -269,29 +299,44 @@ class TokenModel(torch.nn.Module):
 
         (N, V), or those of this rank's part of the vocabulary.
         """
-        logits = logits_of(self.model, hidden, answer)
+        logits = hidden if self.modes.own_forward else logits_of(self.model, hidden, answer)
         return logits.float() if self.exact_logits else logits  # log-softmax of another dtype sums in another order
 
     def _averaged_head(self, hidden: Tensor, answer: type) -> Tensor:
         """:meth:`_head` with the averaged weights."""
         assert self.averaged is not None
         with replaced(self.model, self.averaged):
-            return self._head(hidden, answer)
+            return self._head(self._apart(hidden), answer)
+
+    def _apart(self, hidden: Tensor) -> Tensor:
+        """
+        Raises:
+            ModelError: the model has no hidden states whose logits could be computed apart.
+        """
+        if self.modes.own_forward:
+            name = type(self.model).__name__
+            raise ModelError(f"model.path: {name} gives no hidden states: its output layer cannot be computed apart")
+        return hidden
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """The layers of a transformers model, as named by its class.
+    """The layers of a transformers model: as named by its class, else those that can be recomputed; none is in another.
 
     Raises:
-        ModelError: the class names no layers.
+        ModelError: there are none.
     """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
+    layers = layers or [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ModelError(
-            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not name its layers"
+            f"{type(model).__name__} can be neither sharded, compiled nor recomputed: transformers does not name its "
+            "layers"
         )
-    return layers
+    inner = {id(part) for layer in layers for part in layer.modules() if part is not layer}
+    return [layer for layer in layers if id(layer) not in inner]
 
 
 def _compiled_parts(layer: Any) -> list[Any]:
@@ -304,39 +349,3 @@ def stored(model: Any) -> Iterator[tuple[str, Tensor]]:
     yield from lora.trained(model)
     if not any(".lora_" in name for name, _ in model.named_parameters()):
         yield from saved_buffers(model)
-
-
-def recompute_activations(model: Any, options: TorchOptions, config: ModelConfig) -> None:
-    """Gradient checkpointing: a layer keeps only its input, and the backward pass runs the layer again.
-
-    ``recompute_layers`` counts the layers of the language model; a tower of images recomputes all of its layers, unless
-    the number is 0.
-
-    Raises:
-        ModelError: ``recompute_layers`` is given, and transformers cannot choose among the model's layers.
-    """
-    if options.recompute_layers is None:
-        if config.enable_gradient_checkpointing:
-            _recompute_all(model)
-        return
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    layers = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, GradientCheckpointingLayer) and not in_tower(name)
-    ]
-    if not layers:
-        raise ModelError(f"{type(model).__name__} has no layers for recompute_layers: leave it out")
-    if options.recompute_layers:
-        _recompute_all(model)
-    for layer in layers[options.recompute_layers :]:
-        layer.gradient_checkpointing = False
-
-
-def _recompute_all(model: Any) -> None:
-    options = {"use_reentrant": False}
-    if hasattr(model, "activation_checkpointing_enable"):  # transformers 5.23
-        model.activation_checkpointing_enable(options)
-    else:
-        model.gradient_checkpointing_enable(options)

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from corerl.contracts.agents import Address, Model
 from corerl.contracts.config import TrainConfig
+from corerl.contracts.surroundings import reach_directly
 from corerl.errors import RunError
 from corerl_gateway.dialects.routes import ModelList
 from corerl_gateway.notices import say_once
@@ -42,6 +43,7 @@ class HttpEndpoint:
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._origin = ""
+        reach_directly(options.public_host or options.host)
 
     def open(self, model: Model) -> Address:
         """See :meth:`corerl.contracts.agents.Endpoint.open`.

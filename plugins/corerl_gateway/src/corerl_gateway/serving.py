@@ -22,7 +22,7 @@ from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling
 from corerl.rollout.worker import RolloutWorker
-from corerl.terminal import echo
+from corerl.terminal import echo, say
 from corerl.trainer.build import rollout_role
 from corerl_check.requirements import require_engine
 from corerl_gateway.endpoint import HttpEndpoint, model_list
@@ -78,6 +78,8 @@ def plan_serving(
             part.options.check(name, config)
     require_engine(config, backend, selected)
     tokenizer = load_tokenizer(config.model, plugins)
+    if fault := tokenizer.end_of_turn_fault():
+        say(fault)
     chats = plugins.hook.make_chats(config=config, tokenizer=tokenizer)
     return ServingPlan(config, backend, selected, tokenizer, chats, options, key)
 

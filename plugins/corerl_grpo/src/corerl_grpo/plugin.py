@@ -165,7 +165,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         "tpo",
         f"{package}.tpo:tpo",
         options=f"{package}.options:TpoOptions",
-        needs={"groups"},
+        needs={"groups", "log_probs"},
         groups_alone=True,
         claims=Claims("surrogate", factor=""),
         summary="target minus old probability of a response within its group (Target Policy Optimization, 2604.06159)",

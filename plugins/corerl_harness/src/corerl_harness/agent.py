@@ -7,8 +7,10 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
+from corerl.contracts.surroundings import reach_directly
 from corerl.errors import DataError, RunError
 from corerl_harness import scores, variables
 from corerl_harness.folder import Folder, make_folder, read_files
@@ -95,7 +97,10 @@ class HarnessAgent:
         own = variables.base_variables(
             surroundings.home, surroundings.temporary, os.environ.get("PATH", variables.PATH), mark
         )
-        started = surroundings.start(line, own | given)
+        environment = own | given
+        endpoint = urlsplit(given.get("CORERL_BASE_URL", "")).hostname
+        reach_directly(*filter(None, [endpoint]), environment=environment)
+        started = surroundings.start(line, environment)
         in_container = isinstance(surroundings, Container)
         return await run(
             Command(

@@ -1,7 +1,8 @@
 """Options of the rollout backend ``hf``."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
@@ -28,4 +29,9 @@ class HfOptions:
         """For `corerl check`: a copy of the model, freed by sleep, and the cache of ``max_batch_size`` full rows."""
         rows = min(self.max_batch_size, config.data.train_batch_size * config.rollout.n)
         weights, per_token = size.parameters * size.bytes, size.cache_bytes
-        return GenerationShare(weights, rows * longest(config) * per_token, per_token)
+        return GenerationShare(weights, rows * longest(config) * per_token, per_token, cache_in_calls=True)
+
+    def leaner(self) -> Iterator[Mapping[str, Any]]:
+        """For `corerl check`: see :class:`corerl_check.SavesMemory`."""
+        if self.max_batch_size > 1:
+            yield {"max_batch_size": self.max_batch_size // 4 or 1}

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from corerl.contracts.rollout_backends import SamplingParams
 
+NARROW = 1024
+"""tokens"""
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -88,25 +91,24 @@ class Drawn(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The likeliest tokens of the restricted rows, (rows, width) each, in descending order.
+    """The likeliest tokens of some restricted rows, (n, width) each, in descending order.
 
     Attributes:
+        rows: (n,) int64, their numbers among the restricted rows.
         probs: under softmax(logits / temperature); 0 for excluded tokens.
         token_ids: int64.
     """
 
+    rows: Tensor
     probs: Tensor
     token_ids: Tensor
-
-    def sums(self) -> Tensor:
-        """(rows,) float32."""
-        return self.probs.sum(dim=-1, dtype=torch.float64).float()
 
 
 class Sampler:
     """Draws one token for each row by inverting the distribution function; unused steps are skipped.
 
-    min-p is applied first, then top-k, and top-p to the result of both.
+    min-p is applied first, then top-k, and top-p to the result of both. Without top-k the likeliest ``NARROW`` tokens
+    are ordered, and the whole vocabulary for rows that keep more.
     """
 
     def __init__(self, arrays: SamplingArrays, device: torch.device, recorded: Recorded = NOTHING) -> None:
@@ -119,7 +121,8 @@ class Sampler:
         limited = arrays.top_k > 0
         restricted = np.flatnonzero((limited | (arrays.top_p < 1) | (arrays.min_p > 0)) & ~greedy)
         self._restricted = torch.from_numpy(restricted).to(device) if len(restricted) else None
-        self._widest = int(arrays.top_k[restricted].max(initial=0)) if limited[restricted].all() else None
+        self._is_open = not limited[restricted].all()
+        self._width = max(int(arrays.top_k[restricted].max(initial=0)), NARROW if self._is_open else 0)
         top_k = np.where(limited, arrays.top_k, np.iinfo(np.int64).max)[restricted]
         self._top_k = torch.from_numpy(top_k).to(device)[:, None]
         self._top_p = torch.from_numpy(arrays.top_p[restricted]).to(device)[:, None]
@@ -135,23 +138,23 @@ class Sampler:
         logits = logits.float()
         probs = (logits if self._scale is None else logits / self._scale).softmax(dim=-1)
         if self._all_greedy:
-            return self._drawn(logits.argmax(dim=-1, keepdim=True), probs, None)
-        kept, drawable = None, probs
+            return self._drawn(logits.argmax(dim=-1, keepdim=True), probs, [])
+        kept, drawable = list[Kept](), probs
         if self._restricted is not None:
             own = probs[self._restricted]
             kept = self._restrict(own)
-            drawable = probs.index_copy(
-                0, self._restricted, torch.zeros_like(own).scatter_(1, kept.token_ids, kept.probs)
-            )
+            for each in kept:
+                own[each.rows] = own.new_zeros(len(each.rows), own.shape[1]).scatter_(1, each.token_ids, each.probs)
+            drawable = probs.index_copy(0, self._restricted, own)
         tokens = _draw(drawable, uniforms[:, None])
         if self._greedy is not None:
             tokens = torch.where(self._greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
-        if kept is not None and self._recorded.kept:
-            assert self._restricted is not None
-            probs = drawable.index_copy(0, self._restricted, drawable[self._restricted] / kept.sums()[:, None])
+        if self._restricted is not None and self._recorded.kept:
+            sums = own.sum(dim=-1, dtype=torch.float64).float()
+            probs = drawable.index_copy(0, self._restricted, own / sums[:, None])
         return self._drawn(tokens, probs, kept)
 
-    def _drawn(self, tokens: Tensor, probs: Tensor, kept: Kept | None) -> Drawn:
+    def _drawn(self, tokens: Tensor, probs: Tensor, kept: Sequence[Kept]) -> Drawn:
         columns = {}
         if self._recorded.kept:
             columns["kept_tokens"] = self._kept_tokens(kept, tokens.device)
@@ -163,23 +166,42 @@ class Sampler:
             columns["top_log_probs"] = top[real].log(), counts
         return Drawn(tokens[:, 0], probs.gather(1, tokens)[:, 0], columns)
 
-    def _kept_tokens(self, kept: Kept | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _kept_tokens(self, kept: Sequence[Kept], device: torch.device) -> tuple[Tensor, Tensor]:
         """Values and counts; rows without a limit have none."""
         counts = torch.zeros(self._rows, dtype=torch.int64, device=device)
-        if kept is None or self._restricted is None:
+        if self._restricted is None:
             return torch.zeros(0, dtype=torch.int32, device=device), counts
-        real = kept.probs > 0
-        return kept.token_ids[real].int(), counts.index_copy(0, self._restricted, real.sum(dim=-1))
+        values: dict[int, Tensor] = {}
+        for each in kept:
+            real = each.probs > 0
+            own = real.sum(dim=-1)
+            counts[self._restricted[each.rows]] = own
+            values |= zip(each.rows.tolist(), torch.split(each.token_ids[real].int(), own.tolist()), strict=True)
+        return torch.cat([values[row] for row in sorted(values)]), counts
 
-    def _restrict(self, probs: Tensor) -> Kept:
+    def _restrict(self, probs: Tensor) -> list[Kept]:
         """Of the probabilities (restricted rows, vocabulary) those after min-p, top-k and top-p."""
-        vocabulary = probs.shape[-1]
-        ordered, token_ids = probs.topk(min(self._widest or vocabulary, vocabulary), dim=-1)
-        ranks = torch.arange(ordered.shape[-1], device=probs.device)
-        kept = ordered * ((ranks < self._top_k) & (ordered >= self._min_p * ordered[:, :1]))
-        before = kept.cumsum(dim=-1, dtype=torch.float64) - kept
-        kept = kept * (before < self._top_p * kept.sum(dim=-1, keepdim=True, dtype=torch.float64))
-        return Kept(kept, token_ids)
+        rows, vocabulary = torch.arange(len(probs), device=probs.device), probs.shape[-1]
+        kept, is_whole = self._likeliest(probs, rows, min(self._width, vocabulary))
+        if not self._is_open or bool(is_whole.all()):
+            return [kept]
+        wide, _ = self._likeliest(probs[~is_whole], rows[~is_whole], vocabulary)
+        return [Kept(*(each[is_whole] for each in kept)), wide]
+
+    def _likeliest(self, probs: Tensor, rows: Tensor, width: int) -> tuple[Kept, Tensor]:
+        """The kept tokens among the ``width`` likeliest ones, and (n,) bool, whether a row keeps no others."""
+        top_k, top_p, min_p = self._top_k[rows], self._top_p[rows], self._min_p[rows]
+        ordered, token_ids = probs.topk(width, dim=-1)
+        least = min_p * ordered[:, :1]
+        kept = ordered * ((torch.arange(width, device=probs.device) < top_k) & (ordered >= least))
+        mass = kept.sum(dim=-1, keepdim=True, dtype=torch.float64)
+        if self._is_open:
+            whole = probs.where(probs >= least, 0.0).sum(dim=-1, keepdim=True, dtype=torch.float64)
+            mass = torch.where(top_k > width, whole, mass)
+        sums = kept.cumsum(dim=-1, dtype=torch.float64)
+        is_whole = (top_k <= width) | (sums[:, -1:] >= top_p * mass) | (ordered[:, -1:] < least)
+        kept = kept * (sums - kept < top_p * mass)
+        return Kept(rows, kept, token_ids), is_whole[:, 0] | (width == probs.shape[-1])
 
 
 def _draw(probs: Tensor, uniforms: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from corerl.models import overridden
 from corerl_megatron.families import FAMILIES, MISSING
 from corerl_megatron.families.family import Mixture
 from corerl_megatron.options import MegatronOptions
+from corerl_megatron.stages import is_uneven, uneven_stages
 from corerl_megatron.transformer_keys import check_transformer
 
 TESTED = ((0, 16), (0, 19))
@@ -193,10 +194,14 @@ def check_shared(key: str, facts: ModelFacts, options: MegatronOptions) -> None:
         divides("tensor_model_parallel_size", tensor, number, f"the {what}", math.gcd(*cut.values()))
     own = facts.heads // tensor
     divides("context_parallel_size", options.context_parallel_size, own, f"a tensor-parallel rank's {own} heads")
-    stages = options.pipeline_model_parallel_size
-    divides("pipeline_model_parallel_size", stages, facts.layers, f"the {facts.layers} layers")
-    own = facts.layers // stages
-    divides("virtual_pipeline_model_parallel_size", pieces, own, f"a pipeline rank's {own} layers")
+    stages, override = options.pipeline_model_parallel_size, options.override_transformer_config
+    if is_uneven(override):
+        each = uneven_stages(key, facts.layers, stages, override)
+    else:
+        divides("pipeline_model_parallel_size", stages, facts.layers, f"the {facts.layers} layers")
+        each = [facts.layers // stages]
+    for own in dict.fromkeys(each):
+        divides("virtual_pipeline_model_parallel_size", pieces, own, f"a pipeline rank's {own} layers")
     if pieces > 1 and stages == 1:
         raise ConfigError(f"{key}.virtual_pipeline_model_parallel_size", "needs pipeline_model_parallel_size above 1")
     if options.expert_model_parallel_size > 1 and not facts.experts:

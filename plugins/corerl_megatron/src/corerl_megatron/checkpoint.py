@@ -38,7 +38,7 @@ class Checkpoint:
         pieces: pieces of the model.
         weights: of the model, or its adapters.
         model: facts that must be equal in a checkpoint's model and in this one.
-        timeout: seconds that ranks wait for each other while they write.
+        timeout: seconds that ranks wait for each other before they write.
         with_optimizer: whether the optimizer is saved.
     """
 
@@ -54,8 +54,7 @@ class Checkpoint:
         with_optimizer: bool = True,
     ) -> None:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
-        self.timeout = timeout
-        self.copies: background.Copies | None = None
+        self.copies = background.Copies(world.WritingGroups(timeout))
         self.saved = [MODEL, OPTIMIZER, EXTRA] if with_optimizer else [MODEL, EXTRA]
 
     def save(self, folder: Path) -> Callable[[], None] | None:
@@ -69,8 +68,6 @@ class Checkpoint:
         note = json.dumps({"model": self.model, "schedule": schedule, "parts": self.saved})
         world.on_first_rank(lambda: _write(folder / NOTE, note), SaveError)
         if isinstance(self.optimizer, LibraryOptimizer):
-            if self.copies is None:
-                self.copies = background.Copies(world.group_beside(self.timeout), self.timeout)
             return self.copies.save(self._gathered_state, folder)
         state = self._whole_state()
         return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None

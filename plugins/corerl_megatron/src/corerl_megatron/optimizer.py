@@ -47,7 +47,7 @@ class Optimizer(Protocol):
         ...
 
     def take_rate(self) -> None:
-        """Set the optimizer's learning rate to the schedule's current one."""
+        """Give the optimizer the schedule's current rate and the config's other hyperparameters, also after a load."""
         ...
 
     def state(self) -> Iterator[Tensor]:
@@ -100,9 +100,9 @@ class LibraryOptimizer:
         return lr
 
     def take_rate(self) -> None:
+        own = {"lr": float(self.schedule.get_last_lr()[0]), "betas": tuple(self.optim.betas), "eps": self.optim.eps}
         for group in self.optimizer.param_groups:
-            group["lr"] = float(self.schedule.get_last_lr()[0])
-            group["weight_decay"] = self.optim.weight_decay * group["wd_mult"]
+            group.update(own, weight_decay=self.optim.weight_decay * group["wd_mult"])
 
     def zero_grad(self) -> None:
         for piece in self.pieces:

@@ -1,5 +1,6 @@
 """Options of strategy ``megatron``; they import no torch."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,6 +58,22 @@ class MegatronOptions(LoadsParts):
     )
     timeout: float = option(600.0, "seconds that a rank waits for the others", gt=0)
 
+    def leaner(self) -> Iterator[Mapping[str, Any]]:
+        """For `corerl check`: see :class:`corerl_check.SavesMemory`."""
+        for name in ("use_distributed_optimizer", "param_offload", "grad_offload", "optimizer_offload"):
+            if not getattr(self, name):
+                yield {name: True}
+        for name in (
+            *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
+            *("context_parallel_size", "expert_model_parallel_size"),
+        ):
+            yield {name: 2 * getattr(self, name)}
+        if self.tensor_model_parallel_size > 1 and not self.sequence_parallel:
+            yield {"sequence_parallel": True}
+        for chunk in (1024, 256):
+            if self.logits_chunk_size is None or self.logits_chunk_size > chunk:
+                yield {"logits_chunk_size": chunk}
+
     def check(self, key: str, config: TrainConfig) -> None:
         """Raise ConfigError if the ranks cannot share the model of ``config``; ``key`` is the strategy's key."""
         from corerl_megatron.arithmetic import check_config
@@ -65,19 +82,21 @@ class MegatronOptions(LoadsParts):
         check_config(key, config, self)
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
-        """For `corerl check`: weights are divided by tensor and pipeline ranks, the optimizer's state also by data
-        ranks.
+        """For `corerl check`: weights are divided by tensor and pipeline ranks, those of experts by expert instead of
+        tensor ranks; the optimizer's state also by data ranks.
 
         Weights have the compute dtype; the optimizer adds float32 weights and two moments; gradients are summed in
         float32. A pipeline's first rank holds the activations of as many micro-batches as the pipeline has ranks, so
         the activations of all layers exist at once (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3).
         """
-        tensor = self.tensor_model_parallel_size
-        parameters = size.parameters / (tensor * self.pipeline_model_parallel_size)
-        copies = max(1, ranks // (tensor * self.pipeline_model_parallel_size))
+        tensor, stages = self.tensor_model_parallel_size, self.pipeline_model_parallel_size
+        dense, experts = size.parameters - size.in_experts, size.in_experts
+        by, by_experts = tensor * stages, self.expert_model_parallel_size * stages
+        parameters = dense / by + experts / by_experts
+        shared = dense / max(by, ranks) + experts / max(by_experts, ranks)
         trained = parameters if updated else 0.0
         master = 4 if size.bytes < 4 else 0
-        optimizer = (8 + master) * trained / (copies if self.use_distributed_optimizer else 1)
+        optimizer = (8 + master) * (shared if self.use_distributed_optimizer else parameters) if updated else 0.0
         weights, gradients = size.bytes * parameters, 4 * trained
         if updated and model.lora_rank:  # adapters, float32, of which some are whole on each tensor-parallel rank
             weights, gradients, optimizer = weights + 4 * size.trained, 4 * size.trained, 8 * size.trained

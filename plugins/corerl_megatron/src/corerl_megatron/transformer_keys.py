@@ -19,7 +19,7 @@ SOURCES = {"transformer/transformer_config.py": "TransformerConfig", "model_para
 _MODEL = "the model's config.json determines it"
 _GRADIENT = "CoreRL sets it, as gradients must not depend on micro-batches and ranks"
 _DTYPE = "model.dtype and actor.device determine it"
-_LAYOUT = "CoreRL divides layers and experts, and names their weights, in one way"
+_LAYOUT = "CoreRL divides experts, and exchanges states, in one way"
 _ATTENTION = "attention and its rotation are modules of CoreRL, which do not read it"
 _CALLS = "it is code, which CoreRL sets"
 _NAMES: Mapping[str, str] = {
@@ -39,11 +39,9 @@ _NAMES: Mapping[str, str] = {
         params_dtype pipeline_dtype bf16 fp16 enable_autocast autocast_dtype use_cpu_initialization
         perform_initialization init_model_with_meta_device""",
     _LAYOUT: """
-        num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage pipeline_model_parallel_layout
-        account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split expert_tensor_parallel_size
-        moe_extended_tp variable_seq_lengths overlap_p2p_comm batch_p2p_comm hierarchical_context_parallel_sizes
-        hybrid_context_parallel moe_grouped_gemm moe_use_legacy_grouped_gemm transformer_impl
-        heterogeneous_block_specs""",
+        pipeline_model_parallel_layout expert_tensor_parallel_size moe_extended_tp variable_seq_lengths overlap_p2p_comm
+        batch_p2p_comm hierarchical_context_parallel_sizes hybrid_context_parallel moe_grouped_gemm
+        moe_use_legacy_grouped_gemm transformer_impl heterogeneous_block_specs""",
     _ATTENTION: """
         attention_backend apply_rope_fusion fused_single_qkv_rope rotary_interleaved mrope_section no_rope_freq
         softmax_scale softmax_type window_size window_attn_skip_freq cp_comm_type flash_decode

@@ -94,11 +94,18 @@ class ShardedBatch:
         def join(results: Sequence[tuple[RowNumbers, Mapping[str, Measure], list[str]]]) -> RowNumbers:
             numbers, measures, lines = zip(*results, strict=True)
             _say(lines)
-            if isinstance(self._corrector, PartwiseCorrector):
-                self._corrector.check(add_measures(measures)[0], lag)
+            self._check(measures, lag)
             return cut.numbers(numbers)
 
         return self._call("estimate_part", self._alike(step, lag), join)
+
+    @Begins
+    def compare(self, lag: int) -> Future:
+        return self._call("compare_rows", self._alike(lag), lambda measures: self._check(measures, lag))
+
+    def _check(self, measures: Sequence[Mapping[str, Measure]], lag: int) -> None:
+        if isinstance(self._corrector, PartwiseCorrector):
+            self._corrector.check(add_measures(measures)[0], lag)
 
     @Begins
     def measure(self) -> Future:

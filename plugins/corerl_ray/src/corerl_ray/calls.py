@@ -20,9 +20,11 @@ from corerl.errors import (
     WorkerDiedError,
     WorkerLateError,
 )
+from corerl_ray.answers import Answers
 from corerl_ray.ends import DEAD, LOST_WAIT, UNREACHABLE, dead_rank, exit_cause, last_said, place, printed
 from corerl_ray.host import Failure, ProcessFacts, last_lines
 from corerl_ray.signs import Signs, end, on
+from corerl_ray.watcher import Health
 
 POLL = 1.0
 """seconds between two checks of all workers"""
@@ -86,7 +88,7 @@ class Waiter:
         node: the controller's own.
         stop: ends all workers.
         signs: asks the workers' processes for signs of life.
-        cluster_lost: why the cluster does not work any more; '' if it does.
+        cluster: of the processes without which no worker works.
         members: every worker that was started.
         replicas: role -> what takes a worker that is lost out of its group, with the reason, and returns the error of
             its loss; None: the group cannot do without.
@@ -100,7 +102,7 @@ class Waiter:
     node: str
     stop: Callable[[], None]
     signs: Signs
-    cluster_lost: Callable[[], str]
+    cluster: Health | Answers
     members: list[Member] = field(default_factory=list)
     replicas: dict[str, Callable[[Member, str], EngineDeadError | None]] = field(default_factory=dict)
     engines: dict[str, Callable[[Member, EngineDeadError], EngineDeadError]] = field(default_factory=dict)
@@ -135,8 +137,8 @@ class Waiter:
     def look(self, known: CoreRLError | None) -> None:
         """Notice the death of a worker without a waiting call, on any machine."""
         self.looked = time.monotonic()
-        if lost := self.cluster_lost():
-            raise self.fail(WorkerDiedError(f"{lost}, and all workers with it"), known)
+        if lost := self.cluster.look():
+            raise self._lost_with(lost, known)
         for member in list(self.members):
             if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
@@ -229,6 +231,9 @@ class Waiter:
             cause = exit_cause(said)
             if cause == ActorDiedError.BASE_ERROR_MSG and member.facts and member.facts.node != self.node:
                 cause = UNREACHABLE  # Ray knows no more if the machine is silent
+            if cause == UNREACHABLE and (lost := self.cluster.look(patiently=False)):
+                self.stop()
+                return self._lost_with(lost, known)
             lines: list[str] = []
             where = ""
             if member.facts is not None:
@@ -238,6 +243,9 @@ class Waiter:
                     cause = "the kernel's out-of-memory killer killed a process on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
             return self._without(member, f"the {member}{where} died: {cause}{printed(member, lines)}", known)
+
+    def _lost_with(self, cluster: str, known: CoreRLError | None) -> CoreRLError:
+        return self.fail(WorkerDiedError(f"{cluster}, and all workers with it"), known)
 
     def engine_ended(self, member: Member, error: EngineDeadError) -> EngineDeadError:
         """The error of a worker whose engine has ended, marked if its group goes on without."""

@@ -7,7 +7,6 @@ import functools
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -22,8 +21,10 @@ from ray._private import services
 from ray._private import utils as _private_utils
 from ray._private import worker as _private_worker
 
-from corerl.errors import ConfigError, DeadlineError, LostError, RunError, Stopped
+from corerl.errors import LostError, RunError, Stopped
+from corerl_ray.answers import Answers, patience
 from corerl_ray.host import hear_of_children
+from corerl_ray.joined import join, knock, servers_of
 from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
 from corerl_ray.watcher import MARK, NEEDED, Health, Watcher
@@ -31,16 +32,13 @@ from corerl_ray.watcher import MARK, NEEDED, Health, Watcher
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 """variable by which a cluster kills leftovers of a killed worker"""
 
-AUTH_MODE = "RAY_AUTH_MODE"
-"""``ray start`` requires the token in ~/.ray/auth_token if it exists; Ray sends it only in this mode"""
-
 SHUTDOWN = 30.0
 """seconds for ``ray.shutdown``"""
 
 SHUTDOWN_OF_LOST = 3.0
 
 watcher: Watcher | None = None
-"""processes of the cluster that was started here"""
+"""watches the cluster from outside of this process"""
 
 is_held = False
 """true: this process could not leave a cluster of Ray"""
@@ -55,13 +53,13 @@ class Cluster:
 
     Attributes:
         processes: of the cluster that was started here; empty for one that others run.
-        health: of its processes without which Ray ends this one.
+        health: of its processes or servers without which Ray ends this one.
         session: the folder of sockets and logs of one that was started here.
     """
 
     is_own: bool
     processes: tuple[int, ...] = ()
-    health: Health = field(default_factory=lambda: Health({}, 0.0))
+    health: Health | Answers = field(default_factory=lambda: Health({}, 0.0))
     session: Path | None = None
 
     def close(self, *, keep_logs: bool = False) -> None:
@@ -76,7 +74,9 @@ class Cluster:
         """
         if not self.is_own:
             return
-        is_lost = bool(self.health.look())
+        is_lost = bool(self.health.look(patiently=False))
+        if isinstance(self.health, Answers):
+            self.health.end()
         leaving = threading.Thread(target=ray.shutdown, daemon=True)
         leaving.start()
         leaving.join(SHUTDOWN_OF_LOST if is_lost else SHUTDOWN)
@@ -122,17 +122,21 @@ def connect(options: RayOptions) -> Cluster:
     if is_held:
         raise RunError("this process could not leave its lost cluster: start the same command again")
     if options.address not in (None, "auto"):
-        _knock(str(options.address), options.connect_timeout)
+        knock(str(options.address), options.connect_timeout)
     if ray.is_initialized():
         return Cluster(is_own=False)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    global watcher
+    mark = f"{os.getpid()}-{time.time_ns()}"
     if options.address is not None:
         with _keeping_sigterm():
-            _join(quiet, options)
+            join(quiet, options)
         hear_of_children()
-        return Cluster(is_own=True)
-    mark = f"{os.getpid()}-{time.time_ns()}"
-    global watcher
+        watcher, servers = Watcher(options.hang_timeout, mark), servers_of()
+        watcher.send(servers=servers, logs=_logs())
+        health = Answers(servers, patience())
+        health.watch()
+        return Cluster(is_own=True, health=health)
     watcher = Watcher(options.hang_timeout, mark)  # started before the cluster, which may hang during its start
     before = _sessions()
     try:
@@ -147,9 +151,15 @@ def connect(options: RayOptions) -> Cluster:
     _adopt_no_orphans()
     node: Any = _private_worker._global_node
     named = {name: node.all_processes[name][0].process.pid for name in NEEDED}
-    watcher.send(processes=named, logs=node.get_logs_dir_path())
+    watcher.send(processes=named, logs=_logs())
     session = Path(node.get_session_dir_path())
     return Cluster(is_own=True, processes=processes, health=Health(named, options.hang_timeout), session=session)
+
+
+def _logs() -> str:
+    """The folder of Ray's logs on this machine."""
+    node: Any = _private_worker._global_node
+    return str(node.get_logs_dir_path())
 
 
 def _end_watcher() -> None:
@@ -240,40 +250,6 @@ def _adopt_no_orphans() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def _join(arguments: dict[str, Any], options: RayOptions) -> None:
-    """``ray.init`` with an address, within the deadline; starts no process, which would end with the thread."""
-    errors: list[Exception] = []
-
-    def init() -> None:
-        try:
-            ray.init(address=options.address, **arguments)
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=init, daemon=True)
-    thread.start()
-    thread.join(options.connect_timeout)
-    where, seconds = f"the Ray cluster at runtime.options.address={options.address}", options.connect_timeout
-    if thread.is_alive():
-        raise DeadlineError(f"{where} did not answer within runtime.options.connect_timeout = {seconds:g} s")
-    if errors:
-        asks = "" if AUTH_MODE in os.environ else f"; if the cluster requires a token, set {AUTH_MODE}=token"
-        raise RunError(f"{where} cannot be used: {' '.join(str(errors[0]).split())}{asks}")
-
-
-def _knock(address: str, timeout: float) -> None:
-    host, _, port = address.rpartition(":")
-    if "/" in address or not host or not port.isdigit():
-        raise ConfigError("runtime.options.address", f"must be HOST:PORT of a Ray head node, or auto, not {address}")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout).close()
-    except OSError as error:
-        raise DeadlineError(
-            f"no Ray cluster answers at runtime.options.address={address} ({error}): start one with "
-            f"'ray start --head --port={port}', or leave the address out"
-        ) from None
 
 
 def end_processes(processes: tuple[int, ...], patience: float = 10.0) -> None:

@@ -4,30 +4,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from corerl.secrets import is_secret_name
-
-PREFIXES = (
-    "CORERL_",
-    "HF_",
-    "TRANSFORMERS_",
-    "TOKENIZERS_",
-    "TORCH",
-    "PYTORCH_",
-    "NCCL_",
-    "GLOO_",
-    "TP_SOCKET_IFNAME",
-    "CUBLAS_",
-    "OMP_",
-    "MKL_",
-    "TRITON_",
-    "VLLM_",
-    "SGLANG_",
-)
+from corerl.secrets import is_secret
+from corerl_check.carried import is_carried
 
 
 def carried(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables with one of ``PREFIXES``, and those listed in ``names``, except secrets."""
-    return {name: value for name, value in _meant(names, environment) if not is_secret_name(name)}
+    """The variables of :mod:`corerl_check.carried`, and those listed in ``names``, except secrets."""
+    return {name: value for name, value in _meant(names, environment) if not is_secret(name, value)}
 
 
 def at_start(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -36,17 +19,18 @@ def at_start(names: Sequence[str], environment: Mapping[str, str] = os.environ) 
     Without any, the actor gets a process that Ray has started already, and is there two seconds earlier. Ray writes the
     variables to its logs: secrets are left out.
     """
-    named = {name: environment[name] for name in names if name in environment and not is_secret_name(name)}
+    given = {name: environment[name] for name in names if name in environment}
+    named = {name: value for name, value in given.items() if not is_secret(name, value)}
     return {"runtime_env": {"env_vars": named}} if named else {}
 
 
 def secrets(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The secrets among the variables of :func:`carried`. They are sent in a call, which Ray does not log."""
-    return {name: value for name, value in _meant(names, environment) if is_secret_name(name)}
+    return {name: value for name, value in _meant(names, environment) if is_secret(name, value)}
 
 
 def _meant(names: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return ((name, value) for name, value in environment.items() if name.startswith(PREFIXES) or name in names)
+    return ((name, value) for name, value in environment.items() if is_carried(name) or name in names)
 
 
 def of_rank(rank: int, local_rank: int, world_size: int, address: str, port: int) -> dict[str, str]:

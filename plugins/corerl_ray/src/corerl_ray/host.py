@@ -20,6 +20,7 @@ import ray.util
 
 from corerl.contracts.dispatch import Place
 from corerl.contracts.rollout_backends import EngineLoad
+from corerl.contracts.surroundings import leave_launch, reach_directly
 from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.kept import Arrays, Kept, keep_tokens
@@ -104,7 +105,9 @@ class WorkerHost:
     others: Sequence[Any] = ()
 
     def __init__(self, folder: str, paths: Sequence[str], timeout: float, environment: Mapping[str, str]) -> None:
+        leave_launch()  # of the program that started the cluster
         os.environ.update(environment)
+        reach_directly()
         faulthandler.enable()  # a crash writes its stack to the log
         hear_of_children()
         end_with_parent()
@@ -128,6 +131,7 @@ class WorkerHost:
     ) -> Place | Failure:
         """Build the worker; returns its share of split work."""
         os.environ.update(environment)
+        reach_directly()  # a proxy whose address has a password comes now
         self.others = others
         try:
             if others:

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from corerl.contracts.surroundings import reach_directly
 from corerl.errors import EngineDeadError, RunError
 from corerl_engines import nodes
 from corerl_ray.ends import exit_cause
@@ -145,6 +146,7 @@ class PartHost(WorkerHost):
 
     def start(self, order: nodes.Order, own: Mapping[str, str]) -> Failure | None:
         os.environ.update(own)
+        reach_directly()
         try:
             self._part = nodes.Part(order, self.address)
         except Exception as error:

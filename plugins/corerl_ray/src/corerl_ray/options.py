@@ -84,7 +84,8 @@ class RayOptions:
 
     def ranks_of(self, role: str, ranks: int) -> int:
         """For `corerl check`: see :class:`corerl_check.PlacesModels`."""
-        return self.ranks.get(role, ranks)
+        shared = ranks or self.workers or 1
+        return self.rollout_workers or shared if role == "rollout" and not ranks else self.ranks.get(role, shared)
 
     def is_apart(self, role: str) -> bool:
         """For `corerl check`: see :class:`corerl_check.PlacesModels`."""

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from corerl.contracts.surroundings import leave_launch, reach_directly
 from corerl.errors import DeadlineError, RunError
 from corerl_ray.environment import carried, secrets
 from corerl_ray.host import Failure, end_with_parent, hear_of_children
@@ -23,14 +24,21 @@ CALLS = 64
 """concurrent calls of an object"""
 
 _offered: dict[str, Places] = {}
+_names: list[str] = []
+"""``runtime.options.environment``"""
 _changed = threading.Condition()
 
 
-def offer(pools: Mapping[str, Places]) -> None:
-    """Offer pools to parts of this process; none: withdraw them."""
+def offer(pools: Mapping[str, Places], environment: Sequence[str] = ()) -> None:
+    """Offer pools to parts of this process; none: withdraw them.
+
+    Args:
+        environment: names of further variables for their processes.
+    """
     with _changed:
         _offered.clear()
         _offered.update(pools)
+        _names[:] = environment
         _changed.notify_all()
 
 
@@ -62,7 +70,7 @@ class Placed:
 
     def __init__(self, places: Places, seconds: float, make: Callable[..., Any], *args: Any) -> None:
         _needs_cluster()
-        own = carried() | secrets() | {"CUDA_VISIBLE_DEVICES": ",".join(places.devices(seconds))}
+        own = carried(_names) | secrets(_names) | {"CUDA_VISIBLE_DEVICES": ",".join(places.devices(seconds))}
         actor: Any = ray.remote(_Host)
         self._host = actor.options(
             num_cpus=0,
@@ -120,12 +128,14 @@ class _Host:
     """The actor."""
 
     def __init__(self, folder: str, paths: Sequence[str], own: Mapping[str, str]) -> None:
+        leave_launch()
         hear_of_children()
         end_with_parent()
         if Path(folder).is_dir():
             os.chdir(folder)
         sys.path += [path for path in paths if path not in sys.path]
         os.environ.update(own)
+        reach_directly()
 
     def make(self, make: Callable[..., Any], args: Sequence[Any]) -> Failure | None:
         try:

@@ -66,7 +66,7 @@ class RayRuntime:
         try:
             tensors.register()
             self.pools = Pools(config, options)
-            placed.offer(self.pools.named)
+            placed.offer(self.pools.named, options.environment)
         except BaseException:
             self.cluster.close()
             raise
@@ -74,7 +74,7 @@ class RayRuntime:
         self._transport: Transport | None = None
         self._shared_gpus = SharedGpus()
         node = ray.get_runtime_context().get_node_id()
-        self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health.look)
+        self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health)
         self._closed = False
         self._watching = threading.RLock()
 
@@ -210,7 +210,7 @@ class RayRuntime:
         has_named_logs = self.waiter.has_named_logs  # later errors are of workers that are killed here
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
-        is_lost = bool(self.cluster.health.look())  # a stopped GCS would block each of Ray's calls
+        is_lost = bool(self.cluster.health.look(patiently=False))  # a stopped GCS would block each of Ray's calls
         for group in self.groups if not is_lost else []:
             if hasattr(group, "close") and self.waiter.members:
                 closing.append(dataclasses.replace(group, timeout=patience).close.submit())
@@ -284,7 +284,7 @@ class RayRuntime:
     def _kill(self) -> None:
         """Kill all workers at once."""
         members, self.waiter.members = self.waiter.members, []
-        is_lost = bool(self.cluster.health.look())
+        is_lost = bool(self.cluster.health.look(patiently=False))
         for member in members if not is_lost else []:
             ray.kill(member.host, no_restart=True)
         here = [member.facts for member in members if member.facts and member.facts.node == self.waiter.node]

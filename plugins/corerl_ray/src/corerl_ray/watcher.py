@@ -1,4 +1,5 @@
-"""A process beside the controller: if Ray ends the run silently, it reports the reason and kills remaining processes.
+"""A process beside the controller: if Ray ends the run silently, it reports the reason and kills remaining processes
+of a cluster that the run has started.
 
 If the raylet or the GCS ends, Ray's C++ code ends the controller, without running any more Python.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl_check.run_status import FILE, RunStatus, write_status
+from corerl_ray.answers import Answers
 from corerl_ray.processes import stat
 
 MARK = "CORERL_RAY_CLUSTER"
@@ -53,7 +55,7 @@ class Health:
     hangs: bool = False
     _stopped: dict[str, float] = field(default_factory=dict)
 
-    def look(self) -> str:
+    def look(self, *, patiently: bool = True) -> str:
         """Notice processes that have ended, or are stopped for too long; returns ``lost``."""
         now = time.monotonic()
         for name, pid in self.processes.items():
@@ -81,7 +83,7 @@ class Watch:
     """
 
     controller: int
-    cluster: Health
+    cluster: Health | Answers
     logs: str
     mark: str
     folder: str = ""
@@ -92,12 +94,16 @@ class Watch:
     def receive(self, message: Mapping[str, Any]) -> None:
         """Handle a message of the controller (:meth:`Watcher.send`)."""
         self.folder, self.left = message.get("folder", self.folder), message.get("left", self.left)
-        if "processes" in message:
+        self.logs = message.get("logs", self.logs)
+        if "servers" in message:
+            self.cluster = Answers(message["servers"], patience=0.0)
+        elif "processes" in message and isinstance(self.cluster, Health):
             self.cluster, self._kill_at = Health(message["processes"], self.cluster.hang_timeout), float("inf")
-            self.logs = message["logs"]
 
     def look(self) -> None:
         """Check the cluster; kill the controller if the cluster hangs and the controller does not end."""
+        if isinstance(self.cluster, Answers):  # the controller asks
+            return
         if not self.logs:
             self.cluster.processes = {**self.cluster.processes, **_starting(self.controller)}
         if self.cluster.look():
@@ -136,6 +142,8 @@ class Watch:
         They have its mark in their environment, or, if they have written their title over it, a process group of its
         own. An engine ends with its worker; it is killed only if it does not.
         """
+        if isinstance(self.cluster, Answers):  # the processes are others'
+            return
         mark, groups = f"{MARK}={self.mark}".encode(), set(self.cluster.processes.values())
         began = time.monotonic()
         while (passed := time.monotonic() - began) < ENDING:
@@ -213,8 +221,8 @@ class Watcher:
     def send(self, **message: Any) -> None:
         """``processes``: of a started cluster, with ``logs``; none and '': a cluster is about to start.
 
-        ``folder``: of the run. ``left``: the controller must not be killed. ``end``: the watcher is not needed any
-        more.
+        ``servers``: of a cluster that others run, with ``logs``. ``folder``: of the run. ``left``: the controller must
+        not be killed. ``end``: the watcher is not needed any more.
         """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # the watcher has ended
@@ -237,10 +245,12 @@ class Watcher:
 def main(watch: Watch) -> None:
     """Watch until the controller has ended, or sends ``end``."""
     os.set_blocking(0, False)
-    heard, rest = {0}, b""
-    while os.getppid() == watch.controller:
-        watch.look()
-        ready = select.select(heard, [], [], LOOK)[0]
+    heard, rest, is_over = {0}, b"", False
+    while not is_over:
+        is_over = os.getppid() != watch.controller  # its last messages are still read
+        if not is_over:
+            watch.look()
+        ready = select.select(heard, [], [], 0 if is_over else LOOK)[0]
         heard -= {*ready} - {0}  # the check above covers these
         more = _read()
         if more == b"":
@@ -254,6 +264,8 @@ def main(watch: Watch) -> None:
                 return
     try:
         watch.killed |= _was_killed(watch.controller)
+        if isinstance(watch.cluster, Answers):
+            watch.cluster.look(patiently=False)
         if watch.cluster.lost and (watch.cluster.hangs or not watch.killed):
             watch.report()
     finally:  # even if the report cannot be printed

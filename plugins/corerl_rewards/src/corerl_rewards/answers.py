@@ -1,5 +1,6 @@
 r"""The answer part of a response: the text outside ``<think>…</think>``.
 
+A response whose prompt ends in ``<think>`` begins with this tag in a run, and in files of responses that CoreRL writes.
 The answer follows the last ``</think>`` and ends before a later ``<think>``. A response whose reasoning never ends
 therefore has no answer.
 
@@ -7,7 +8,7 @@ therefore has no answer.
 response                                 answer part
 =======================================  ==========================================
 ``<think>7?</think> Paris``              ``Paris``
-``7?</think> Paris``                     ``Paris``: the prompt's template ended in ``<think>``
+``7?</think> Paris``                     ``Paris``
 ``<think>7?``                            none
 ``7?``                                   ``7?``; with ``reasoning: opened`` none
 =======================================  ==========================================
@@ -40,3 +41,8 @@ def answer_part(response: str, options: ReasoningOptions) -> str:
         return "" if options.reasoning == "opened" else response
     _, end, answer = response.rpartition("</think>")
     return answer.partition("<think>")[0] if end or options.reasoning == "tagged" else ""
+
+
+def opened(response: str) -> str:
+    """The response with the tag ``<think>`` at its beginning."""
+    return response if response.lstrip().startswith("<think>") else f"<think>{response}"

@@ -1,16 +1,19 @@
 """Reward manager ``model``: the output of a transformers model for sequence classification is the score.
 
 Prompt and response are joined by the model's own chat template (by a newline if there is none), and batched by length.
+The score is the output at the last token of a row, without padding tokens at its end.
 With engine ``hf`` the model is loaded once, into this process: on a GPU that also trains the policy, it occupies its
 memory for the whole run. ``vllm`` and ``sglang`` are servers with a process, an environment and GPUs of their own: they
 get token ids and return the model's outputs before any activation.
 """
 
+import functools
 import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corerl.contracts.config import ModelConfig
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.errors import ModelError
@@ -74,13 +77,23 @@ class ModelRewardManager:
             self._poster.close()
             self._server.close()
 
+    @functools.cached_property
+    def _chats(self) -> Any:
+        """Renders chats as the training of reward models does; control tokens that a response spells stay text."""
+        from corerl_torch.tokenizers import HFTokenizer
+
+        path = str(self._options.path)
+        return HFTokenizer(ModelConfig(path), self._tokenizer, path, (self._tokenizer.eos_token_id,))
+
     def _token_ids(self, request: RewardRequest) -> list[int]:
         messages = [*map(dict, request.prompt), {"role": "assistant", "content": request.response}]
         if getattr(self._tokenizer, "chat_template", None):
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False)
-            ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+            text = self._chats.render(messages, "a response", add_generation_prompt=False)
+            ids: list[int] = self._chats.encode([text])[0]
         else:
             ids = self._tokenizer("\n".join(str(message["content"]) for message in messages))["input_ids"]
+        while ids and ids[-1] == self._tokenizer.pad_token_id:  # as in the training of reward models
+            ids.pop()
         return ids
 
     def _forward(self, chunk: Chunk) -> list[RewardResult]:
@@ -106,17 +119,26 @@ class ModelRewardManager:
         return [each["embedding"] for each in self._poster.post({"input_ids": sequences}, self._timeout)]
 
     def _computed(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The outputs of the model here; padding is on the right and masked."""
+        """The outputs of the model here; padding is on the right and masked.
+
+        Classes of transformers read the score before the padding token, which a row may have, too: it is a token of no
+        row, and without one each row is computed alone.
+        """
         import torch
 
+        used = set().union(*sequences)
+        padding = next(each for each in range(len(used) + 1) if each not in used)
+        if padding >= self._model.get_input_embeddings().num_embeddings and len(sequences) > 1:
+            return [self._computed([each])[0] for each in sequences]
         longest = max(map(len, sequences))
         device = next(self._model.parameters()).device
-        ids = torch.full((len(sequences), longest), self._model.config.pad_token_id, device=device)
+        ids = torch.full((len(sequences), longest), padding, device=device)
         mask = torch.zeros_like(ids)
         for row, sequence in enumerate(sequences):
             ids[row, : len(sequence)] = torch.tensor(sequence)
             mask[row, : len(sequence)] = 1
         with self._lock, torch.inference_mode():
+            self._model.config.get_text_config().pad_token_id = padding
             logits: list[list[float]] = self._model(input_ids=ids, attention_mask=mask).logits.float().tolist()
         return logits
 
@@ -139,9 +161,6 @@ def _load(options: ModelOptions) -> tuple[Any, Any]:
         )
     except Exception as error:
         raise _no_model(options, error) from error
-    if model.config.pad_token_id is None:
-        padding = tokenizer.pad_token_id
-        model.config.pad_token_id = tokenizer.eos_token_id if padding is None else padding
     if model.config.num_labels <= options.label:
         raise ModelError(
             f"reward.manager.label: {options.path} has {model.config.num_labels} outputs, no label {options.label}"

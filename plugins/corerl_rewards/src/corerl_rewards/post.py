@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from corerl.contracts.surroundings import is_near
 from corerl.errors import ConfigError
 from corerl.secrets import reveal
 from corerl_rewards.bounded import bound, until
@@ -52,7 +53,7 @@ class Poster:
                     "reward.manager.token_variable", f"the environment variable {options.token_variable} is not set"
                 )
             headers["Authorization"] = f"Bearer {token}"
-        self._client = httpx.Client(headers=headers, follow_redirects=False, limits=httpx.Limits())
+        self._client = client(url, headers=headers, follow_redirects=False)
         bound(self._client)
 
     def post(self, body: Mapping[str, Any], seconds: float) -> Any:
@@ -108,6 +109,13 @@ class Poster:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ServerError(f"{self.url} returned no JSON: {text[:200]!r}") from error
+
+
+def client(url: str, **arguments: Any) -> httpx.Client:
+    """A client for one address, which uses the proxies of the environment only for addresses of other networks."""
+    limits = httpx.Limits()
+    transport = httpx.HTTPTransport(limits=limits) if is_near(url) else None  # with a transport, httpx has no proxies
+    return httpx.Client(transport=transport, limits=limits, **arguments)
 
 
 class _Transient(Exception):

@@ -19,7 +19,7 @@ import httpx
 from corerl.errors import RunError
 from corerl.terminal import say
 from corerl_rewards.options import HttpOptions, ServerOptions
-from corerl_rewards.post import Poster
+from corerl_rewards.post import Poster, client
 
 if TYPE_CHECKING:
     from corerl_rewards.placed import PlacedServer
@@ -88,8 +88,9 @@ class EngineServer:
             if status is not None:
                 raise RunError(f"the reward model's {options.engine} ended with status {status}:\n{self.output()}")
             try:
-                if httpx.get(url, headers=headers, timeout=5.0).is_success:
-                    return
+                with client(url, headers=headers, timeout=5.0) as asking:
+                    if asking.get(url).is_success:
+                        return
             except httpx.HTTPError:
                 pass
             if time.monotonic() > deadline:

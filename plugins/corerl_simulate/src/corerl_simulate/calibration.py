@@ -16,6 +16,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.contracts.runtimes import Role
+from corerl.contracts.training_strategies import TOKENS
 from corerl.errors import RequestError
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective.aggregation import loss_weights
@@ -164,7 +165,8 @@ def _batches(config: TrainConfig, ranks: int, vocabulary: int) -> Iterator[Exper
     prompt, response = _prompt(config), max(1, config.data.max_response_length // 2)
     held = actor.ppo_micro_batch_size_per_gpu
     if actor.use_dynamic_bsz:
-        held = max(1, actor.ppo_max_token_len_per_gpu // (prompt + response))
+        tokens = actor.ppo_max_token_len_per_gpu or TOKENS[resolve_device(actor.device)]
+        held = max(1, tokens // (prompt + response))
     largest = max(1, min(actor.ppo_mini_batch_size, MICRO_BATCHES * held * ranks // n))
     for groups in sorted({max(1, -(-ranks // n), round(share * largest)) for share in SHARES}):
         prompts = [row for row in _random(groups, prompt, vocabulary) for _ in range(n)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.batch.cuts import mini_batches
-from corerl.contracts.training_strategies import MicroBatching
+from corerl.contracts.training_strategies import TOKENS, MicroBatching
 from corerl_check import EngineRank, ModelSize
 from corerl_simulate.engine import EngineSpeed
 from corerl_simulate.job import EnginePool, Job
@@ -70,7 +70,7 @@ def engine_speed(size: ModelSize, job: Job, table: Table) -> EngineSpeed:
     layers, output = matrices(size)
     factor = 1 + rates.sharing * (engines.beside - 1)
     flops = 2 * (layers + output) / (tensor * data)
-    heads = min(tensor, size.key_value_heads)
+    heads = max(1, min(tensor, size.key_value_heads))
     weights = (size.parameters - size.in_experts + size.in_experts / data) * size.bytes / tensor
     passes = size.vocabulary * 4 * BYTES_PER_LOGIT / tensor / (gpu.terabytes * 1e12)
     slowest = 1.0
@@ -124,7 +124,7 @@ class TrainingCost:
     def __init__(self, job: Job, role: str, table: Table) -> None:
         self._job, self._table, self._size = job, table, job.sizes[role]
         config, critic = job.config.actor, job.config.critic
-        tokens = config.ppo_max_token_len_per_gpu
+        tokens = config.ppo_max_token_len_per_gpu or TOKENS["cpu" if config.device == "cpu" else "cuda"]
         sequences = config.ppo_micro_batch_size_per_gpu
         forward_tokens, forward_sequences = tokens, sequences
         if role == "critic":

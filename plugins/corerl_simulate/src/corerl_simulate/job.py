@@ -7,7 +7,7 @@ from typing import Any
 
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
-from corerl.registry.parts import Parts
+from corerl.registry.parts import Parts, update_gives_old_log_probs
 from corerl_check import GIB, Machine, ModelSize, SharesGeneration, SharesTraining, TrainingShare, whole
 from corerl_simulate.table import Table
 
@@ -151,7 +151,7 @@ def job_of(config: TrainConfig, parts: Parts, sizes: Mapping[str, ModelSize], ta
         sizes,
         trainers,
         _engines(config, parts, size, ranks, table),
-        old_log_probs=not correction.bypass_mode,
+        old_log_probs=not (correction.bypass_mode or update_gives_old_log_probs(config, parts)),
         is_ray=config.runtime.name == "ray",
         most=int(config.runtime.options.get("rollout_samples", 1024)),
     )

@@ -8,8 +8,10 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from corerl.cli.common import LoadedConfig
+from corerl.contracts.training_strategies import TOKENS
 from corerl.errors import ConfigError
 from corerl.files import atomic_path, require_writable
+from corerl.models import resolve_device
 from corerl_check import model_size
 from corerl_simulate.calibration import calibrate
 from corerl_simulate.fitting import fit
@@ -34,7 +36,9 @@ def profile(loaded: LoadedConfig, out: Path, name: str | None) -> Iterator[str]:
     if out.suffix not in (".yaml", ".yml"):
         raise ConfigError("--out", f"must end in .yaml, not '{out.suffix}'")
     require_writable(out.parent, "--out")
-    start = read_table(DEFAULT)
+    actor, start = config.actor, read_table(DEFAULT)
+    device = resolve_device(actor.device)  # costs are otherwise those of a GPU
+    actor.ppo_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu or TOKENS[device]
     backend = parts.rollout_backend.entry.name
     known = dataclasses.replace(start, engines={backend.removeprefix("forced_"): Engine(), **start.engines})
     job = job_of(config, parts, {"actor": model_size(config.model, "cuda")}, known)

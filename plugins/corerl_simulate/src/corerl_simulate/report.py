@@ -1,7 +1,8 @@
 """The comparison of layouts: what ``corerl simulate`` prints."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ HEAD = (
 )
 SIGMA = 0.8
 """of the log-normal distribution that is assumed if nothing is known of lengths"""
+AS_FAST = 1.05
+"""times the seconds of the fastest step, up to which fewer GPUs are as fast"""
+FAR = 1.3
+"""times its seconds in closed form, from which they are not simulated"""
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,14 @@ class Comparison:
         rows: the simulated ones, the fastest first.
         fitting: layouts that fit, of which ``rows`` are the first by a closed form.
         assumed: sentences about what the config does not say.
+        fewer: the fewest GPUs, by halves, whose step is as fast; None: a step on half of the GPUs is slower.
     """
 
     rows: Sequence[Row]
     refused: Sequence[Refused]
     fitting: int
     assumed: Sequence[str]
+    fewer: Row | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -69,6 +76,7 @@ class Comparison:
             "fitting": self.fitting,
             "refused": reasons(self.refused),
             "assumed": list(self.assumed),
+            "fewer": self.fewer and {"gpus": self.fewer.layout.job.gpus, **self.fewer.as_dict()},
         }
 
 
@@ -115,37 +123,52 @@ def compared(
         assumed.append("each episode of the agent is one turn, as long as a response")
     if sizes["actor"].routed_bytes:
         assumed.append("experts are computed at the rate of a dense model; measured steps took 2.3 times as long")
-    found: list[Layout | Refused]
-    if gpus is None:
-        found = [own_layout(values, plugins, sizes, rates)]
-    else:
-        found = layouts(
-            values,
-            plugins,
-            sizes,
-            rates,
-            gpus,
-            max_staleness=max_staleness,
-            prompt=float(prompt),
-            response=mean,
-            mps=mps,
-        )
-    fitting = [each for each in found if isinstance(each, Layout)]
-    refused = [each for each in found if isinstance(each, Refused)]
-    rows: list[Row] = []
-    for layout in fitting:
-        if len(rows) == most:
-            break
-        if error := violation(layout, plugins):
-            refused.append(Refused(layout.values, str(error)))
-            continue
-        try:
-            rows.append(Row(layout, simulate(layout.job, drawn, prompt, rates, steps=steps, mps=mps)))
-        except RunError as error:
-            refused.append(Refused(layout.values, str(error)))
+
+    def on(count: int) -> list[Layout | Refused]:
+        mean_tokens = {"prompt": float(prompt), "response": mean}
+        return layouts(values, plugins, sizes, rates, count, max_staleness=max_staleness, mps=mps, **mean_tokens)
+
+    def simulated(found: Sequence[Layout | Refused]) -> tuple[list[Row], list[Refused]]:
+        """The rows of the first layouts, the fastest first, and all refused ones."""
+        rows: list[Row] = []
+        refused = [each for each in found if isinstance(each, Refused)]
+        for layout in (each for each in found if isinstance(each, Layout)):
+            if len(rows) == most:
+                break
+            if error := violation(layout, plugins):
+                refused.append(Refused(layout.values, str(error)))
+                continue
+            try:
+                rows.append(Row(layout, simulate(layout.job, drawn, prompt, rates, steps=steps, mps=mps)))
+            except RunError as error:
+                refused.append(Refused(layout.values, str(error)))
+        return sorted(rows, key=lambda row: row.step.seconds), refused
+
+    found = [own_layout(values, plugins, sizes, rates)] if gpus is None else on(gpus)
+    rows, refused = simulated(found)
     if any(row.layout.job.engines.stages * row.layout.job.engines.data > 1 for row in rows):
         assumed.append("seconds of an engine's stages and data parallel ranks are computed, not measured")
-    return Comparison(sorted(rows, key=lambda row: row.step.seconds), refused, len(fitting), assumed)
+    smaller = _fewer(rows[0], rates.links.gpus_per_node, on, lambda each: simulated(each)[0]) if gpus and rows else None
+    return Comparison(rows, refused, sum(isinstance(each, Layout) for each in found), assumed, smaller)
+
+
+def _fewer(
+    best: Row,
+    per_node: int,
+    on: Callable[[int], list[Layout | Refused]],
+    simulated: Callable[[Sequence[Layout | Refused]], list[Row]],
+) -> Row | None:
+    """Halve the GPUs as long as a step is as fast as the best one; a host with others is whole."""
+    found, gpus = None, best.layout.job.gpus
+    while gpus > 1:
+        gpus = gpus // 2 if gpus // 2 <= per_node else gpus // 2 // per_node * per_node
+        layouts = on(gpus)
+        about = min((each.about for each in layouts if isinstance(each, Layout)), default=math.inf)
+        rows = simulated(layouts) if about <= FAR * best.layout.about else []
+        if not rows or rows[0].step.seconds > AS_FAST * best.step.seconds:
+            break
+        found = rows[0]
+    return found
 
 
 def _assumed(config: TrainConfig, lengths: str | None, prompt: int | None) -> Iterator[str]:
@@ -176,9 +199,18 @@ def printed(found: Comparison) -> Iterator[str]:
     yield text_table([HEAD, *(_cells(row) for row in found.rows)])
     best = found.rows[0]
     yield "\nparts of the fastest, seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in best.step.parts.items())
-    yield "\ncorerl train CONFIG " + " ".join(_quoted(each) for each in best.layout.overrides())
+    yield _command(best)
+    if found.fewer is not None:
+        gpus, seconds = found.fewer.layout.job.gpus, found.fewer.step.seconds
+        are = "GPU is" if gpus == 1 else "GPUs are"
+        yield f"\n{gpus} {are} as fast: {seconds:.2f} s a step, {best.step.seconds:.2f} s on {best.layout.job.gpus}"
+        yield _command(found.fewer)
     for reason in reasons(found.refused)[:3]:
         yield f"refused: {reason}"
+
+
+def _command(row: Row) -> str:
+    return "\ncorerl train CONFIG " + " ".join(_quoted(each) for each in row.layout.overrides())
 
 
 def _cells(row: Row) -> tuple[str, ...]:

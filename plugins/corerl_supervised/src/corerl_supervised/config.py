@@ -25,7 +25,9 @@ class SupervisedTrainerConfig:
 
     strategy: Part = option("torch", "training strategy")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda if there is one")
-    max_token_len_per_gpu: int = option(16384, "tokens in a micro-batch", ge=1)
+    max_token_len_per_gpu: int | None = option(
+        None, "tokens in a micro-batch; null: 16384 on a GPU, 512 on a CPU", ge=1
+    )
     grad_clip: float = option(1.0, "largest gradient norm", gt=0)
     total_epochs: int = option(1, "passes over the training data", ge=1)
     total_training_steps: int | None = option(None, "last step of the training; null: from total_epochs", ge=1)

@@ -13,7 +13,8 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.objective import loss_weights
 from corerl.registry import Registries, Selected
 from corerl_supervised.config import DpoConfig
-from corerl_supervised.data.pairs import Pair, as_chats, load_pairs
+from corerl_supervised.data.conversations import ChatEncoder
+from corerl_supervised.data.pairs import Pair, load_pairs
 from corerl_supervised.objectives import PreferenceObjective
 from corerl_supervised.tasks import Rows, batch_of
 
@@ -29,8 +30,8 @@ class DpoTask:
         self.parts: Mapping[str, Selected[Any]] = {"loss": registries.preference_losses.select(config.loss, "loss")}
 
     def load(self, files: Sequence[str], tokenizer: ChatTokenizer) -> Rows:
-        encode = as_chats(tokenizer, self._data.apply_chat_template_kwargs)
-        return Rows(*load_pairs(files, encode, self._data.max_length))
+        encoder = ChatEncoder(tokenizer, self._data.apply_chat_template_kwargs)
+        return Rows(*load_pairs(files, encoder, self._data.max_length))
 
     def batch(self, rows: Sequence[Pair]) -> Experience:
         return pair_batch(rows, length_normalize=self._config.length_normalize)

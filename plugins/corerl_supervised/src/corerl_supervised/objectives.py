@@ -52,7 +52,7 @@ class PreferenceObjective:
         assert values is not None and batch.advantages is not None and batch.loss_weights is not None
         assert batch.rewards is not None and batch.unit_ids is not None
         scores = values.double() if batch.ref_log_probs is None else values.double() - batch.ref_log_probs.double()
-        scores = torch.where(batch.response_mask, scores * batch.advantages, 0.0).sum(1)
+        scores = (batch.at_trained(scores) * batch.at_trained(batch.advantages)).sum(1)
         units, places = torch.unique(batch.unit_ids, return_inverse=True)
 
         def of_units(rows: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class PreferenceObjective:
         loss = (terms * weights).sum()
         parts = {}
         if self.sft_coef:
-            nll = -torch.where(batch.response_mask, values.double() * batch.loss_weights, 0.0).sum()
+            nll = -(batch.at_trained(values).double() * batch.loss_weights).sum()
             loss, parts["sft_loss"] = loss + self.sft_coef * nll, nll.detach()
         trained = batch.response_mask.any(1)
         whole = (of_units(1.0 * (trained & is_chosen)) > 0) & (of_units(1.0 * (trained & ~is_chosen)) > 0)

@@ -1,24 +1,30 @@
 """A training before its models: everything that can be read and checked without one."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from corerl import __version__
+from corerl.checkpoint.identity import digests
 from corerl.checkpoint.resume import Checkpoint, newest_whole
+from corerl.contracts.checks import CheckedOptions
+from corerl.contracts.config import ActorConfig, TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RequestError
 from corerl.files import reading, require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.terminal import say
+from corerl.trainer.plan import compared
 from corerl_supervised.config import SupervisedConfig
 from corerl_supervised.tasks import Rows, Task, task_of
 from corerl_torch import overrides
+from corerl_torch.optimizers.rules import violations as optimizer_violations
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Plan:
         checkpoint: the one that it resumes, or None.
         folder: of the run.
         run_ids: of its trackers.
+        digests: of what it reads (:mod:`corerl.checkpoint.identity`).
     """
 
     config: SupervisedConfig
@@ -62,6 +69,7 @@ class Plan:
     folder: Path
     checkpoint: Checkpoint | None = None
     run_ids: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total_steps(self) -> int:
@@ -85,7 +93,7 @@ def make_plan(config: SupervisedConfig, plugins: Plugins) -> Plan:
     check_output(config, folder, task.reference)
     resolve_device(config.trainer.device, "trainer.device")
     parts = select_parts(config, plugins, task)
-    for wrong in overrides.violations(config.model):
+    for wrong in violations(config, parts):
         raise wrong
     tokenizer = load_tokenizer(config.model, plugins)
     train = task.load(config.data.train_files, tokenizer)
@@ -93,15 +101,16 @@ def make_plan(config: SupervisedConfig, plugins: Plugins) -> Plan:
     val = task.load(config.data.val_files, tokenizer) if config.data.val_files else None
     if val:
         say(f"validation data: {val.report}")
+    rows = {"data.train_files": train.report.digest, "data.val_files": val.report.digest if val else ""}
+    read = digests(asdict(config), rows, tokenizer)
     sampler = PromptSampler(len(train.rows), config.data.train_batch_size, config.data.shuffle, config.trainer.seed)
     checkpoint = newest_whole(folder) if resumes(config, folder) else None
     if checkpoint is not None:
-        aliases: dict[str, str] = {}
-        plugins.hook.check_resumed(checkpoint=checkpoint, config=config, versions=parts.versions(), aliases=aliases)
+        checkpoint = compared(checkpoint, config, plugins, versions=parts.versions(), aliases={}, digests=read)
         with reading(checkpoint.path / "state.json"):
             sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
-    return Plan(config, parts, plugins, task, tokenizer, train, val, sampler, folder, checkpoint)
+    return Plan(config, parts, plugins, task, tokenizer, train, val, sampler, folder, checkpoint, digests=read)
 
 
 def select_parts(config: SupervisedConfig, plugins: Plugins, task: Task) -> Parts:
@@ -121,6 +130,39 @@ def select_parts(config: SupervisedConfig, plugins: Plugins, task: Task) -> Part
         tuple(registries.trackers.select(each, f"tracking.loggers[{number}]") for number, each in loggers),
         task.parts,
     )
+
+
+def violations(config: SupervisedConfig, parts: Parts) -> Iterator[RequestError]:
+    """The errors of the config that a training by reinforcement learning has, too."""
+    yield from overrides.violations(config.model)
+    actor = ActorConfig(strategy=config.trainer.strategy, device=config.trainer.device, optim=config.optim)
+    same = TrainConfig(model=config.model, actor=actor, runtime=config.runtime, tracking=config.tracking)
+    for error in (*_of_optimizer(same, parts), *_of_options(same, parts)):
+        if isinstance(error, ConfigError):
+            message = str(error).removeprefix(f"{error.key}: ")
+            yield ConfigError(_own_keys(error.key), _own_keys(message))
+        else:
+            yield error
+
+
+def _of_optimizer(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    alike: Any = SimpleNamespace(strategy=parts.strategy, critic_strategy=None)
+    yield from optimizer_violations(config, alike)
+
+
+def _of_options(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    trackers = {f"tracking.loggers[{number}]": part for number, part in enumerate(parts.trackers)}
+    for key, part in {"actor.strategy": parts.strategy, "runtime.options": parts.runtime, **trackers}.items():
+        if isinstance(part.options, CheckedOptions):
+            try:
+                part.options.check(key, config)
+            except RequestError as error:
+                yield error
+
+
+def _own_keys(text: str) -> str:
+    """A message of a training config with the keys of this one."""
+    return text.replace("actor.optim", "optim").replace("actor.", "trainer.")
 
 
 def resumes(config: SupervisedConfig, folder: Path) -> bool:

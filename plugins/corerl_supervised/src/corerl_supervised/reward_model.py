@@ -17,7 +17,7 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.objective import loss_weights
 from corerl.registry import Registries, Selected
 from corerl_supervised.config import RewardModelConfig
-from corerl_supervised.data.pairs import Pair, Scored, as_scored, load_pairs, load_scored
+from corerl_supervised.data.pairs import Pair, Scored, ScoreEncoder, load_pairs, load_scored
 from corerl_supervised.dpo import pair_batch
 from corerl_supervised.objectives import PointwiseObjective, PreferenceObjective
 from corerl_supervised.tasks import Rows, batch_of
@@ -37,9 +37,9 @@ class RewardModelTask:
 
     def load(self, files: Sequence[str], tokenizer: ChatTokenizer) -> Rows:
         self._padding = getattr(tokenizer.tokenizer, "pad_token_id", None)
-        encode = as_scored(tokenizer, self._data.apply_chat_template_kwargs)
+        encoder = ScoreEncoder(tokenizer, self._data.apply_chat_template_kwargs)
         read = load_pairs if self._config.targets == "preferences" else load_scored
-        return Rows(*read(files, encode, self._data.max_length))
+        return Rows(*read(files, encoder, self._data.max_length))
 
     def batch(self, rows: Sequence[Pair | Scored]) -> Experience:
         if self._config.targets == "preferences":
@@ -60,5 +60,4 @@ class RewardModelTask:
         """Of the class for sequence classification, with one label and the padding that it looks for."""
         named = [re.sub(r"For\w+$", "ForSequenceClassification", name) for name in values["architectures"]]
         labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-        padding = {} if self._padding is None else {"pad_token_id": self._padding}
-        return {**values, "architectures": named, **labels, **padding}
+        return {**values, "architectures": named, **labels, "pad_token_id": self._padding}

@@ -11,12 +11,13 @@ import torch
 from omegaconf import OmegaConf
 
 from corerl.checkpoint import random_state
+from corerl.checkpoint.branch import Branch
 from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Role
 from corerl.contracts.trackers import TrackedRun
 from corerl.errors import CoreRLError
-from corerl.files import atomic_path, remove
+from corerl.files import atomic_path, remove, set_usual_modes
 from corerl.models import cpu_threads
 from corerl.telemetry.metrics_log import MetricsLog, openers
 from corerl.trainer.models import BaseOfPolicy
@@ -95,6 +96,7 @@ def _start(plan: Plan, stack: ExitStack, restarts: Restarts, stopping: Stopping)
     checkpoints = CheckpointStore(
         run.folder / "checkpoints",
         max_to_keep=config.trainer.max_ckpt_to_keep,
+        branch=None if plan.checkpoint is None else Branch(scores=dict(plan.checkpoint.scores)),
         model_files=_model_files(plan),
         timeout=config.trainer.save_timeout,
     )
@@ -133,6 +135,7 @@ def _write_model(trainer: Trainer) -> None:
     trainer.model.export(temporary)
     config = temporary / "config.json"
     config.write_bytes(_model_config(trainer.plan, config.read_bytes()))
+    set_usual_modes(temporary)
     for file in sorted(temporary.iterdir(), key=lambda file: file.name == "config.json"):
         file.replace(folder / file.name)
     remove(temporary)

@@ -25,6 +25,7 @@ class Saving:
         self._fixed: Mapping[str, Any] = {
             "config": asdict(config),
             "versions": plan.parts.versions(),
+            "digests": plan.digests,
             "dtype": next(name for name, each in DTYPES.items() if each is dtype),
             "kl_coef": None,
         }

@@ -41,10 +41,11 @@ def plugins_of(config: SupervisedConfig) -> Plugins:
 
 
 def _spec(config: SupervisedConfig, path: str) -> StrategySpec:
+    device = resolve_device(config.trainer.device, "trainer.device")
     return StrategySpec(
         model=overridden(replace(config.model, path=path)),
-        device=resolve_device(config.trainer.device, "trainer.device"),
-        micro_batching=MicroBatching(max_tokens=config.trainer.max_token_len_per_gpu),
+        device=device,
+        micro_batching=MicroBatching.by_tokens(config.trainer.max_token_len_per_gpu, device),
         grad_clip=config.trainer.grad_clip,
         seed=config.trainer.seed,
     )

@@ -220,6 +220,7 @@ _CHECKS_BY_NEED = {
         "returns_look_ahead": advantage_rewards.returns_look_ahead,
     },
     "greedy_baseline": {"greedy_score_lowers_the_advantage": advantage_rewards.greedy_score_lowers},
+    "log_probs": {"uses_log_probs": advantage_rewards.uses_log_probs},
     "sum_pi_squared": {"uses_sum_pi_squared": advantage_rewards.uses_sum_pi_squared},
 }
 """need of an entry, '' for none -> its checks"""

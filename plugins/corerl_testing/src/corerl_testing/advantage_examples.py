@@ -45,7 +45,7 @@ def example(
         greedy_scores=torch.rand(rows, generator=random, dtype=dtype)[group_ids]
         if "greedy_baseline" in entry.needs
         else None,
-        log_probs=probabilities.log().to(dtype),
+        log_probs=probabilities.log().to(dtype) if {"log_probs", "sum_pi_squared"} & entry.needs else None,
         sum_pi_squared=(probabilities**2 + others).to(dtype) if "sum_pi_squared" in entry.needs else None,
         components={"accuracy": of_rows(), "format": of_rows()},
         turns=Turns(torch.where(mask, mask.cumsum(dim=1) - 1, -1).int(), torch.zeros(rows, width, dtype=dtype)),

@@ -175,6 +175,14 @@ def invariant_to_masked_tokens(entry: AnyEntry, estimate: Estimate, inputs: Adva
             )
 
 
+def uses_log_probs(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
+    """A declared need has an effect, because it is computed for every token of a run."""
+    assert inputs.log_probs is not None
+    other = dataclasses.replace(inputs, log_probs=inputs.log_probs * 2)
+    same = torch.equal(estimate(other).advantages, estimate(inputs).advantages)
+    expect(not same, "it declares the need of log_probs, and no advantage depends on log_probs")
+
+
 def uses_sum_pi_squared(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
     """A declared need has an effect, because it is computed for every token of a run."""
     assert inputs.sum_pi_squared is not None

@@ -20,12 +20,37 @@ QWEN2_5: dict[str, dict[str, Any]] = {
         "num_attention_heads": 12,
         "num_key_value_heads": 2,
     },
+    "qwen2.5-3b": {
+        "hidden_size": 2048,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+    },
     "qwen2.5-7b": {
         "hidden_size": 3584,
         "intermediate_size": 18_944,
         "num_hidden_layers": 28,
         "num_attention_heads": 28,
         "num_key_value_heads": 4,
+        "vocab_size": 152_064,
+        "tie_word_embeddings": False,
+    },
+    "qwen2.5-14b": {
+        "hidden_size": 5120,
+        "intermediate_size": 13_824,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "vocab_size": 152_064,
+        "tie_word_embeddings": False,
+    },
+    "qwen2.5-32b": {
+        "hidden_size": 5120,
+        "intermediate_size": 27_648,
+        "num_hidden_layers": 64,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
         "vocab_size": 152_064,
         "tie_word_embeddings": False,
     },
@@ -50,6 +75,19 @@ QWEN3: dict[str, dict[str, Any]] = {
     },
 }
 QWEN3_MOE: dict[str, dict[str, Any]] = {
+    "qwen3-30b-a3b": {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+    },
     # layers as those of Qwen3-30B-A3B, fewer and narrower, with 8 experts for its 128: 1.3 B parameters
     "qwen3-moe-small": {
         "hidden_size": 1024,

@@ -125,7 +125,8 @@ class RankJobs(ABC):
     def spec(self, job: Job) -> StrategySpec:
         """The spec from the keys model (a folder), config (of the ModelConfig), cut (of the MicroBatching) and more."""
         model = ModelConfig(path=job["model"], **{"load_format": "dummy", "dtype": "fp32", **job.get("config", {})})
-        optim = OptimConfig(lr=1e-2, weight_decay=0.1, eps=1e-3, lr_scheduler_type="linear", **job.get("optim", {}))
+        falling = {"lr": 1e-2, "weight_decay": 0.1, "eps": 1e-3, "lr_scheduler_type": "linear"}
+        optim = OptimConfig(**{**falling, **job.get("optim", {})})
         cut = MicroBatching(**job["cut"]) if "cut" in job else WHOLE
         spec = StrategySpec(model, job.get("device", "cpu"), cut, None if job.get("frozen") else optim, total_steps=10)
         rest = {"grad_clip": job.get("grad_clip", 1e6), "head": job.get("head", "lm"), "seed": job.get("seed", 0)}

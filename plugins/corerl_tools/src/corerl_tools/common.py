@@ -1,11 +1,13 @@
 """Shared by the commands: options of the command line, the section ``reward`` of a config, tables."""
 
 import dataclasses
+import functools
 import shutil
 import sys
 import textwrap
 import typing
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from corerl.cli.common import read_train_values
 from corerl.errors import ConfigError
 from corerl.plugins import Plugins
+from corerl.registry.modules import untrusted
 from corerl.terminal.output import printable
 
 if typing.TYPE_CHECKING:
@@ -27,9 +30,16 @@ _PIPED_WIDTH = 10_000
 
 
 def trust_option(command: F) -> F:
-    """Add ``--trust``: a bool, ``trust``."""
+    """Add ``--trust``. Without it, and with a config, no code runs that is not installed or named by ``--plugin``."""
     text = "Run code named in the file: plugins.load, module:attribute, ./file.py:attribute, interpreters."
-    return click.option("--trust", is_flag=True, help=text)(command)
+
+    @functools.wraps(command)
+    def limited(*arguments: Any, trust: bool, **given: Any) -> Any:
+        has_config = given.get("config_file", "") is not None
+        with untrusted(given.get("plugin", ())) if has_config and not trust else nullcontext():
+            return command(*arguments, **given)
+
+    return typing.cast(F, click.option("--trust", is_flag=True, help=text)(limited))
 
 
 def reward_options(command: F) -> F:
@@ -51,14 +61,11 @@ def load_reward_config(
     scorer: str | None,
     plugin: Sequence[str] = (),
     disable_plugin: Sequence[str] = (),
-    *,
-    trust: bool = True,
 ) -> tuple["TrainConfig", Plugins]:
     """Load a training config for its ``reward`` and ``plugins`` only, so that no model must be named.
 
     Args:
         scorer: scores every row, in place of the config's scorers.
-        trust: as for :func:`corerl.cli.common.read_train_values`.
 
     Raises:
         RequestError: the config is wrong.
@@ -66,7 +73,7 @@ def load_reward_config(
     from corerl.config import typed
     from corerl.contracts.config import TrainConfig
 
-    values, plugins = read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
+    values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
     if not values.get("model"):
         values["model"] = {"path": ""}
     if scorer is not None:

@@ -21,10 +21,10 @@ _COMMENT_COLUMN = 48
 @click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
 @trust_option
 @plugin_options
-def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
+def show(arguments: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Print the resolved configuration as YAML, with the help of each key; without FILE, the defaults."""
     file, overrides = split_config_file(arguments)
-    given, plugins = read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
+    given, plugins = read_train_values(file, overrides, plugin, disable_plugin)
     values = typed.fill(TrainConfig, given, plugins.explain_key)
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corerl.batch.rollouts import Episode, Rollouts
+from corerl.data.messages import Message
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
-from corerl.data.schema import Message
 from corerl.errors import DataError
 from corerl.files import reading
 from corerl.rollout.scored import FinishedGroup, ScoredRollouts

@@ -1,9 +1,10 @@
 """The end of a ``metrics.jsonl``, without reading all of it."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from corerl.telemetry.metrics_log import read_record
 
 TAIL = 2**16
 """bytes read at a time"""
@@ -25,7 +26,7 @@ def records_backwards(path: Path) -> Iterator[dict[str, Any]]:
                 complete = True
             rest = lines.pop(0) if start and lines else b"" if complete else last
             for line in reversed(lines):
-                yield json.loads(line)
+                yield read_record(line)
             end = start
 
 

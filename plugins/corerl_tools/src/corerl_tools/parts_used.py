@@ -14,7 +14,8 @@ def write(parts: Parts, folder: Path) -> None:
     """Write the file into the folder of a run."""
     with atomic_path(folder / "plugins.json") as temporary:
         used = [_description(part, selected) for part, selected in parts.used()]
-        temporary.write_text(json.dumps(used, indent=2, default=repr) + "\n")
+        plain = json.loads(json.dumps(used, default=repr), parse_constant=str)  # JSON has no Infinity
+        temporary.write_text(json.dumps(plain, indent=2) + "\n")
 
 
 def _description(part: str, selected: Selected[Any]) -> dict[str, Any]:

@@ -108,14 +108,13 @@ def batch_scored(
     rollouts: "Rollouts | None",
     experience: "RowNumbers | None",
 ) -> None:
-    from corerl.terminal import say
     from corerl_tools.score_notices import of_run
 
     notices = of_run(run)
     if rollouts is not None and experience is not None:
         notices.print(step, rollouts, results, experience)
-    elif notice := notices.errors(results):
-        say(f"step {step}, evaluation: {notice}")
+    else:
+        notices.print_errors(f"step {step}, evaluation", results)
 
 
 @hookimpl
@@ -209,15 +208,20 @@ def run_started(run: "Run") -> None:
 
 @hookimpl
 def check_resumed(
-    checkpoint: "Checkpoint", config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
-) -> None:
+    checkpoint: "Checkpoint",
+    config: "TrainConfig",
+    versions: Mapping[str, str],
+    aliases: Mapping[str, str],
+    digests: Mapping[str, str],
+) -> list[str]:
     from corerl.contracts.config import TrainConfig
     from corerl_tools.resumed import check_same
     from corerl_torch.contents import check_checkpoint
 
-    check_same(checkpoint, config, versions, aliases)
+    left = check_same(checkpoint, config, versions, aliases, digests)
     if isinstance(config, TrainConfig):  # configs of other commands have no such parts
         check_checkpoint(checkpoint.path, config)
+    return left
 
 
 @hookimpl

@@ -98,12 +98,14 @@ def find(loaded: Plugins, name: str) -> tuple[PluginRecord | None, list[Item]]:
 
     Raises:
         UnknownNameError: no plugin and no entry has that name.
+        PluginError: another plugin of a file is broken.
     """
     for record in loaded.records:
         if record.name == name:
             return record, [
                 (getattr(loaded.registries, registry_name), entry) for registry_name, entry in record.entries
             ]
+    loaded.raise_if_broken([record.name for record in loaded.records if not record.version])
     kind, _, leaf = name.partition("/")
     for registry_name, registry in loaded.registries:
         if leaf and kind in (
@@ -128,7 +130,9 @@ def _unknown(loaded: Plugins, name: str) -> UnknownNameError:
             return UnknownNameError(f"{registry.kind} '{name}'{registry.missing_hint(registry.kind, name)}")
     known = {record.name for record in loaded.records} | {entry.name for _, entry in _items(loaded)}
     known.update(*(known_names(registry.kind) for _, registry in loaded.registries))
-    return UnknownNameError(f"no plugin and no registered name is called '{name}'{did_you_mean(name, sorted(known))}")
+    broken = [f"{record.name} ({record.error})" for record in loaded.records if record.status == "broken"]
+    hint = f"; it may be of a broken plugin: {', '.join(broken)}" if broken else did_you_mean(name, sorted(known))
+    return UnknownNameError(f"no plugin and no registered name is called '{name}'{hint}")
 
 
 def _record_facts(record: PluginRecord) -> dict[str, str]:

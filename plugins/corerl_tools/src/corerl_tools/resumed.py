@@ -2,7 +2,7 @@
 
 import fnmatch
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -66,32 +66,99 @@ FREE = (
 """keys that may change: length of a run, its files, its machines, the sizes of its calls"""
 
 
+ROWS, VAL_ROWS = "rows of data.train_files", "rows of data.val_files"
+
+STATES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "kl_coef": (
+        ("algorithm.kl_ctrl.type", "algorithm.kl_ctrl.type.name", "algorithm.kl_ctrl.kl_coef"),
+        "the coefficient of the KL penalty begins with algorithm.kl_ctrl.kl_coef",
+    ),
+    "scores": (
+        (
+            *("trainer.keep_best", "data.val_*", VAL_ROWS, "rollout.val_kwargs.*"),
+            *("reward.manager*", "reward.scorer*"),
+        ),
+        "trainer.keep_best does not compare the earlier checkpoints, which were measured otherwise",
+    ),
+    "trackers": (("tracking.project_name", "tracking.experiment_name"), "trackers begin new runs"),
+}
+"""part of a checkpoint's state -> changes after which a run does not take it, and a line"""
+
+NOTES: Mapping[str, str] = {
+    "model.path": "for reference and tokenizer: the policy's weights are those of the checkpoint",
+    "model.load_format": "no effect: the weights are those of the checkpoint",
+    "critic.path": "no effect: the critic's weights are those of the checkpoint",
+    "trainer.seed": "not for random states of libraries, which are those of the checkpoint",
+}
+"""keys whose change holds in part, or not at all"""
+
+
 def check_same(
-    checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[str, str], aliases: Mapping[str, str]
-) -> None:
-    """Compare config, plugins and architecture with those of the checkpoint.
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    versions: Mapping[str, str],
+    aliases: Mapping[str, str],
+    digests: Mapping[str, str],
+) -> list[str]:
+    """Compare config, plugins, rows, files and architecture with those of the checkpoint.
 
     Args:
         config: of a training, or of another command that continues checkpoints.
         aliases: alias -> key; the config of a checkpoint may have aliases.
 
+    Returns:
+        Parts of the checkpoint's state that this run does not take.
+
     Raises:
-        ConfigError: they differ, and ``trainer.resume_with_changes`` is false; or the architecture is another.
+        ConfigError: config, plugins or training rows differ, and ``trainer.resume_with_changes`` is false; or the
+            architecture is another.
     """
     _check_architecture(checkpoint, overridden(config.model).path)
-    saved = saved_config(checkpoint, aliases, type(config))
-    found = [*differences(saved, asdict(config)), *_differing(checkpoint.versions, versions)]
-    if not found:
-        return
-    listed = "\n  ".join(found)
-    if config.trainer.resume_with_changes:
+    before, now = _flat_pair(saved_config(checkpoint, aliases, type(config)), asdict(config))
+    contents = _other_contents(checkpoint, digests)
+    rows = [f"{ROWS}: other rows than those of the checkpoint"] if ROWS in contents else []
+    found = [*_not_free(before, now), *_differing(checkpoint.versions, versions), *rows]
+    if found and not config.trainer.resume_with_changes:
+        listed = "\n  ".join(found)
+        raise ConfigError(
+            KEY,
+            f"{checkpoint.path} has another configuration: set trainer.resume_mode=disable for a new run, or "
+            f"trainer.resume_with_changes=true to continue with these changes\n  {listed}",
+        )
+    if found:
+        listed = "\n  ".join(_with_note(each) for each in found)
         say(f"resuming {checkpoint.path} with changes:\n  {listed}")
-        return
-    raise ConfigError(
-        KEY,
-        f"{checkpoint.path} has another configuration: set trainer.resume_mode=disable for a new run, or "
-        f"trainer.resume_with_changes=true to continue with these changes\n  {listed}",
-    )
+    for name in contents:
+        if name != ROWS:
+            say(f"{name} has other content than in the run of {checkpoint.path}")
+    changed = {each.partition(": ")[0] for each in (*_differing(before, now), *contents)}
+    left = [*_not_taken(checkpoint, changed)]
+    if (found or {*contents} - {VAL_ROWS}) and (checkpoint.path / "groups.parquet").is_file():
+        say(f"{checkpoint.path}: its finished groups, of before the changes, are generated again")
+        left.append("has_groups")
+    return left
+
+
+def _not_taken(checkpoint: Checkpoint, changed: Collection[str]) -> Iterator[str]:
+    """The parts of STATES that the checkpoint has, and that these changes concern; a line is printed for each."""
+    for name, (keys, line) in STATES.items():
+        concerned = [key for key in sorted(changed) if any(fnmatch.fnmatchcase(key, each) for each in keys)]
+        if concerned and checkpoint.without([name]) != checkpoint:
+            say(f"{checkpoint.path}: {line} ({', '.join(concerned)})")
+            yield name
+
+
+def _other_contents(checkpoint: Checkpoint, digests: Mapping[str, str]) -> list[str]:
+    """The names of rows and files whose content is not that of the checkpoint; keys that may change are left out."""
+    if not checkpoint.digests:
+        say(f"{checkpoint.path} is of an earlier version, without digests: rows, files and tokenizer are not compared")
+    other = [name for name, each in digests.items() if checkpoint.digests.get(name, each) != each]
+    return [name for name in other if not _is_free(name.partition(": ")[0])]
+
+
+def _with_note(difference: str) -> str:
+    note = NOTES.get(difference.partition(": ")[0])
+    return f"{difference} ({note})" if note else difference
 
 
 def saved_config(checkpoint: Checkpoint, aliases: Mapping[str, str], cls: type[Any] = TrainConfig) -> dict[str, Any]:
@@ -137,10 +204,22 @@ def _check_architecture(checkpoint: Checkpoint, path: str) -> None:
 
 def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """``key: saved -> present`` of every key that changes what is computed."""
+    return _not_free(*_flat_pair(saved, present))
+
+
+def _flat_pair(saved: Mapping[str, Any], present: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both as dotted key -> value, in the same spelling."""
     before, now = (dict(_flat(json.loads(json.dumps(values)))) for values in (saved, present))
-    before, now = _same_spelling(before, now), _same_spelling(now, before)
-    free = {key for key in before | now for pattern in FREE if fnmatch.fnmatchcase(key, pattern)}
-    return [each for each in _differing(before, now) if each.partition(": ")[0] not in free]
+    before = _same_spelling(before, now)
+    return before, _same_spelling(now, before)
+
+
+def _not_free(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [each for each in _differing(before, now) if not _is_free(each.partition(": ")[0])]
+
+
+def _is_free(key: str) -> bool:
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in FREE)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

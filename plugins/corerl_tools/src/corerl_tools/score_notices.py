@@ -7,11 +7,11 @@ from pathlib import Path
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.experience import RowNumbers
-from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.reward_managers import RewardResult, error_kind
 from corerl.contracts.scorers import Scorer
 from corerl.registry import Selected
 from corerl.rollout.scoring import scorers_or_reasons
-from corerl.terminal.notices import say
+from corerl.terminal.notices import Recurring, say
 from corerl.trainer.run import Run
 
 
@@ -22,20 +22,26 @@ class Notices:
     Attributes:
         scorers: data sources -> the scorer of each; those that the environment scores have none.
         of_groups: the advantage estimator compares the responses of a group.
-        equal_steps: steps so far in which all scores were equal, by score.
+        recurring: prints the notices.
     """
 
     scorers: Callable[[Iterable[str]], Mapping[str, Selected[Scorer]]]
     of_groups: bool = False
-    equal_steps: Counter[float] = field(default_factory=Counter)
+    recurring: Recurring = field(default_factory=Recurring)
 
     def print(self, step: int, rollouts: Rollouts, results: Sequence[RewardResult], rows: RowNumbers) -> None:
         """Print the notices of a step."""
-        notices = [self.errors(results), self.all_equal(rollouts, results)]
-        if self.of_groups:
-            notices.append(self.lone_responses(rows))
-        for notice in filter(None, notices):
-            say(f"step {step}: {notice}")
+        self.print_errors(f"step {step}", results)
+        if equal := self.all_equal(rollouts, results):
+            say(f"step {step}: {equal}")
+        if self.of_groups and (lone := self.lone_responses(rows)):
+            self.recurring("lone", f"step {step}: {lone}")
+
+    def print_errors(self, where: str, results: Sequence[RewardResult]) -> None:
+        """Print the notice of errors, if there are any; errors of another kind are another notice."""
+        if notice := self.errors(results):
+            kinds = Counter(error_kind(result) for result in results if result.error is not None)
+            self.recurring(f"errors: {kinds.most_common(1)[0][0]}", f"{where}: {notice}")
 
     def errors(self, results: Sequence[RewardResult]) -> str | None:
         """How many samples have no score and the most frequent reason, or None."""
@@ -57,15 +63,16 @@ class Notices:
     def all_equal(self, rollouts: Rollouts, results: Sequence[RewardResult], examples: int = 3) -> str | None:
         """When every score is the same: the data sources, their scorers and what was extracted from some responses.
 
-        The second and later times with that score it is one line. A single response has nothing to be equal to.
+        Later steps with that score have one line, or none (:class:`corerl.terminal.Recurring`). A single response has
+        nothing to be equal to.
         """
         scores = {result.score for result in results}
         score = results[0].score
         if len(scores) > 1 or score is None or (len(results) == 1 and score != 0):
             return None
-        self.equal_steps[score] += 1
-        if self.equal_steps[score] > 1:
-            return f"every reward in this step is {score:g}, as in {self.equal_steps[score]} steps so far"
+        count = self.recurring.due(f"equal: {score:g}")
+        if count != 1:
+            return f"every reward in this step is {score:g}, as in {count} steps so far" if count else None
         lines = [f"every reward in this step is {score:g}"]
         sources = Counter(prompt.data_source for prompt in rollouts.prompts)
         scorers = self.scorers(sources)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import transformers
 
 from corerl.config.load import load
 from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.errors import ConfigError, ModelError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
+from corerl_check.contract import MainMemory
 from corerl_check.machine import GIB, Machine
 from corerl_check.shares import whole
 from corerl_check.size import ModelSize, model_size
@@ -18,7 +21,9 @@ from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_hf.options import HfOptions
 from corerl_megatron.options import MegatronOptions
 from corerl_testing.published_shapes import published_config
-from corerl_tools.check.memory import Estimate, Phase, Tokens, activations, estimate, logits, look
+from corerl_tools.check.memory import Estimate, estimate
+from corerl_tools.check.memory_findings import look
+from corerl_tools.check.memory_parts import Phase, Tokens, activations, logits
 from corerl_vllm.options import VllmOptions
 
 PARAMETERS = 1_543_714_304
@@ -98,6 +103,46 @@ def test_lora_trains_adapters_alone(model: ModelConfig) -> None:
     assert whole(size, model, updated=True).optimizer == 8 * 28 * a_layer
     one = dataclasses.replace(model, lora_rank=8, target_modules=["q_proj"])
     assert model_size(one, "cuda").trained == 28 * 8 * 3072
+
+
+def test_a_tied_output_layer_is_refused_and_one_of_its_own_is_counted(model: ModelConfig, tmp_path: Path) -> None:
+    head = dataclasses.replace(model, lora_rank=8, target_modules=["lm_head"])
+    with pytest.raises(
+        ConfigError, match=r"^model\.target_modules: lm_head has the same weight as model\.embed_tokens"
+    ):
+        model_size(head, "cuda")
+    config = published_config("qwen2.5-1.5b")
+    config.tie_word_embeddings = False
+    config.save_pretrained(tmp_path)
+    assert model_size(dataclasses.replace(head, path=str(tmp_path)), "cuda").trained == 8 * (1536 + 151_936)
+
+
+@pytest.mark.parametrize(
+    ("config", "heads", "width"),
+    [
+        (transformers.Mamba2Config(hidden_size=64, num_heads=2, num_hidden_layers=2), 0, 256),
+        (transformers.GPTNeoConfig(num_layers=2, attention_types=[[["global"], 2]], hidden_size=64), 16, 256),
+        (
+            transformers.Gemma3nTextConfig(num_hidden_layers=2, intermediate_size=[48, 96], num_kv_shared_layers=0),
+            8,
+            96,
+        ),
+    ],
+    ids=lambda each: getattr(each, "model_type", None),
+)
+def test_families_without_attention_or_with_widths_of_their_own_have_a_size(
+    tmp_path: Path, config: transformers.PreTrainedConfig, heads: int, width: int
+) -> None:
+    config.save_pretrained(tmp_path)
+    size = model_size(ModelConfig(str(tmp_path)), "cpu")
+    assert (size.layers, size.heads, size.intermediate) == (2, heads, width)
+    assert (size.cache_bytes == 0) == (heads == 0)
+
+
+def test_a_config_without_a_number_of_layers_is_one_error(tmp_path: Path) -> None:
+    transformers.BltConfig().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"^model\.path: the size of .* cannot be computed: AttributeError: .*layers"):
+        model_size(ModelConfig(str(tmp_path)), "cpu")
 
 
 def test_eager_attention_keeps_its_scores_and_checkpointing_little(size: ModelSize, model: ModelConfig) -> None:
@@ -246,3 +291,83 @@ def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None
     generation = Phase("generation", {"KV cache": 50 * GIB})
     [found] = look(Estimate((generation,), None, 1), Machine(1, 40 * GIB), config)
     assert (found.severity, found.problem) == ("error", "generation does not fit")
+
+
+SMOL = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9}
+SMOL |= {"num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True}
+"""SmolLM2-135M"""
+
+
+@pytest.fixture(scope="module")
+def smol(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import LlamaConfig
+
+    path = tmp_path_factory.mktemp("smol")
+    LlamaConfig(**SMOL).save_pretrained(path)
+    return path
+
+
+def on_cpu(folder: Path, *overrides: str, roles: Sequence[str] = ("actor",)) -> Estimate:
+    written = [f"model.path={folder}", "data.train_files=[x.parquet]", "data.max_prompt_length=256", *overrides]
+    config = load(TrainConfig, None, ["data.max_response_length=128", "data.train_batch_size=4", *written])
+    parts = resolve_parts(config, load_plugins().registries)
+    sizes = dict.fromkeys(roles, model_size(ModelConfig(str(folder)), "cpu"))
+    return estimate(config, parts, sizes, Machine(0), frees_engine=False, device="cpu")
+
+
+def test_the_phases_of_a_cpu_hold_all_models_in_one_memory(smol: Path) -> None:
+    """By hand: 134,515,008 float32 parameters, two moments of AdamW, and a copy of all three for a checkpoint."""
+    model = 4 * 134_515_008
+    found = on_cpu(smol, "rollout.n=4")
+    update, generation, checkpoint = found.phases
+    assert [each.name for each in found.phases] == ["update of the actor", "generation", "checkpoint"]
+    assert (update.parts["weights"], update.parts["gradients"], update.parts["optimizer"]) == (model, model, 2 * model)
+    assert update.parts["engine"] == model  # the engine's own copy; its cache exists in generation alone
+    a_token = 4 * (15 * 64 + 9 * 64 + 4 * 1536) + 32 * 576  # of one layer, bytes
+    assert update.parts["activations"] == pytest.approx(30 * 512 * a_token)  # a micro-batch of 512 tokens
+    assert update.parts["logits"] == 512 * 49152 * 12
+    assert generation.parts["KV cache"] == 16 * 384 * 2 * 30 * 3 * 64 * 4
+    assert checkpoint.parts["copy of the actor"] == checkpoint.parts["actor at rest"] == 3 * model
+
+
+def test_the_real_models_take_what_was_measured(smol: Path) -> None:
+    """GRPO of SmolLM2-135M, 4 x 4 responses of 128 tokens: GiB of all processes in an update and in a checkpoint."""
+    update, _, checkpoint = on_cpu(smol, "rollout.n=4").phases
+    assert update.total / GIB == pytest.approx(4.21, rel=0.1)
+    assert checkpoint.total / GIB == pytest.approx(4.06, rel=0.1)
+
+
+def test_every_process_of_a_cpu_counts(smol: Path) -> None:
+    """Ray: two ranks of the actor with a model each, two engines, and the controller."""
+    alone, _, _ = on_cpu(smol).phases
+    two, generation, _ = on_cpu(smol, "runtime.name=ray", "runtime.options.workers=2").phases
+    assert two.parts["weights"] == 2 * alone.parts["weights"] and two.parts["engine"] == 2 * alone.parts["engine"]
+    assert two.parts["processes"] == 5 * alone.parts["processes"]
+    assert generation.parts["engine's weights"] == 2 * alone.parts["engine"]
+
+
+def test_a_reference_is_a_model_more_and_generation_beside_training_keeps_its_cache(smol: Path) -> None:
+    model = 4 * 134_515_008
+    update, generation, checkpoint = on_cpu(smol, "actor.use_kl_loss=true", roles=("actor", "ref")).phases
+    assert update.parts["ref at rest"] == generation.parts["ref at rest"] == checkpoint.parts["ref at rest"] == model
+    beside, _, _ = on_cpu(smol, "trainer.max_staleness=1", "rollout.n=4").phases
+    assert beside.parts["KV cache"] == 16 * 384 * 2 * 30 * 3 * 64 * 4
+
+
+def test_a_phase_is_held_against_the_memory_of_the_machine_or_of_its_container() -> None:
+    config = load(TrainConfig, None, ["model.path=m"])
+    found = Estimate((Phase("update of the actor", {"weights": 10 * GIB}),), None, 1)
+
+    def machine(limit: float, free: float, whose: str = "this machine") -> Machine:
+        return Machine(0, main=MainMemory(limit * GIB, free * GIB, whose))
+
+    [error] = look(found, machine(9, 9, "the control group /c"), config, "cpu")
+    assert error.severity == "error" and error.problem == "main memory too small"
+    assert "10.0 GiB (weights 10.0) of main memory, and the control group /c has 9.0" in error.sentence
+    [nearly] = look(found, machine(10.5, 10.5), config, "cpu")
+    [used] = look(found, machine(24, 8), config, "cpu")
+    assert nearly.severity == used.severity == "warning"
+    assert used.sentence.endswith("and this machine has 24.0, of which 8.0 are free now")
+    assert not list(look(found, machine(24, 20), config, "cpu"))
+    assert not list(look(found, Machine(0), config, "cpu"))  # unknown
+    assert not list(look(found, machine(1, 1), config, "cuda"))  # no main memory is estimated beside a GPU

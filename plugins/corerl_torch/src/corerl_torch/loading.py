@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
-from corerl.errors import ModelError
+from corerl.errors import CoreRLError, ModelError
 from corerl.files import read_text
 from corerl.models import overridden
 from corerl.registry.modules import uncollected
@@ -28,7 +28,7 @@ def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed:
 
 
 def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
-    """A transformers model on ``device``, without dropout.
+    """A transformers model on ``device``.
 
     Args:
         device: ``meta``: only names and shapes; no weights are read, and the folder may have none.
@@ -62,6 +62,8 @@ def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtyp
                     )
                 check_complete(model.path, info["missing_keys"], head)
                 check_shapes(model.path, info["mismatched_keys"])
+                tied = loaded.get_expanded_tied_weights_keys(all_submodels=True)
+                check_tied(model.path, {name: tied[name] for name in tied.keys() - loaded.all_tied_weights_keys.keys()})
     return without_bias(loaded, head).to(device)
 
 
@@ -121,8 +123,6 @@ def describe(model: ModelConfig, head: Head) -> Described:
                 f"model.path: {model.path} reads images, and transformers has no value head for such models"
             )
         auto = AutoModelForImageTextToText
-    for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
-        setattr(config, name, 0.0)
     if head != "lm":
         config.num_labels = 1
         config.classifier_dropout = 0.0  # the default of transformers is a tenth
@@ -158,6 +158,11 @@ def as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
         if not meta and "negative dimension" not in reason:  # the machine may be the cause
             raise
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
+    except (CoreRLError, MemoryError):
+        raise
+    except Exception as error:  # the code of a family may raise anything for a config that it does not foresee
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ModelError(f"model.path: {model.path} cannot be loaded: its code fails: {reason}") from error
 
 
 def cast(model: Any, dtype: torch.dtype) -> None:
@@ -259,6 +264,19 @@ def check_shapes(path: str, differing: Iterable[tuple[str, Sequence[int], Sequen
         raise ModelError(
             f"model.path: the weights in {path} do not fit its config.json: {name} has the shape {file}, and the "
             f"config asks for {own}{more}"
+        )
+
+
+def check_tied(path: str, differing: Mapping[str, str]) -> None:
+    """Raise ModelError if the files have two values for weights that the config ties: engines would read the other one.
+
+    Args:
+        differing: the names of two such weights.
+    """
+    for first, second in sorted(differing.items()):
+        raise ModelError(
+            f"model.path: the weights in {path} have different values for {first} and {second}, which its config.json "
+            "ties: set model.override_config.tie_word_embeddings=false, or leave one of both out of the files"
         )
 
 

@@ -18,12 +18,13 @@ from corerl_torch.loading import (
     cast,
     check_complete,
     check_shapes,
+    check_tied,
     describe,
     fastest_device,
     own_random_state,
     without_bias,
 )
-from corerl_torch.model_files import Source, find_files, sources
+from corerl_torch.model_files import Source, find_files, sources, whole
 
 
 def load_hollow(model: ModelConfig, head: Head, dtype: torch.dtype) -> tuple[Any, list[nn.Parameter]]:
@@ -109,6 +110,9 @@ def read_sources(model: Any, config: ModelConfig, head: Head) -> tuple[dict[str,
         ties.setdefault(id(parameter), []).append(name)
     for names in ties.values():  # files may have a tied tensor under either name
         present = [name for name in names if name in found]
+        for other in present[1:]:
+            if not torch.equal(*(whole(found[name], torch.float32) for name in (present[0], other))):
+                check_tied(config.path, {other: present[0]})
         found |= {name: found[present[0]] for name in names if present and name not in found}
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_missing or ()]
     missing = {name for name in state if name not in found}

@@ -84,8 +84,8 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         value: the model has a value head, which gets none.
 
     Raises:
-        ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer, or
-            ``model.lora_rank`` is more than the smaller side of every layer.
+        ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer, or whose
+            weight another layer has, too, or ``model.lora_rank`` is more than the smaller side of every layer.
     """
     from peft import inject_adapter_in_model
     from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
@@ -117,6 +117,7 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         if type(layer) is not Linear:
             advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
             raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
+    _refuse_tied(model, {name: layer for name, layer in layers if type(layer) is Linear})
     linear: list[tuple[str, Any]] = [(name, layer.get_base_layer()) for name, layer in layers if type(layer) is Linear]
     sides = [(min(base.in_features, base.out_features), name) for name, base in linear]
     smaller, name = max(sides, default=(config.lora_rank, ""))
@@ -124,6 +125,26 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         raise ConfigError(
             "model.lora_rank", f"is {config.lora_rank}, and no adapted layer has two sides above {smaller} ({name})"
         )
+
+
+def _refuse_tied(model: Any, adapted: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an adapter of a weight that another layer has, too: the merged weight would have no name.
+
+    Args:
+        adapted: the adapted layers, by name.
+    """
+    owners = {layer.get_base_layer().weight: name for name, layer in adapted.items()}
+    for parent, module in model.named_modules():
+        for last, child in module._modules.items():
+            for weight in () if child is None else child._parameters.values():
+                name = owners.get(weight) if weight is not None else None
+                if name is not None and adapted[name] is not module:
+                    other = f"{parent}.{last}".removeprefix(".").replace(".base_layer", "")
+                    raise ConfigError(
+                        "model.target_modules",
+                        f"{name} has the same weight as {other} (tied), and an adapter changes one of both alone: "
+                        f"leave out {name.rpartition('.')[2]}, or name it in model.exclude_modules",
+                    )
 
 
 def initial(model: Any, spec: StrategySpec) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
 """The optimizer of a model, its gradients' norm, its stored state."""
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from corerl_torch.optimizers.adamw import adamw
 from corerl_torch.optimizers.contract import KEY, OptimizerFactory, StartsState
 from corerl_torch.optimizers.partly_on_cpu import PartlyOnCpu
 from corerl_torch.optimizers.shares import local
-from corerl_torch.schedules import is_alike
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
@@ -144,15 +144,19 @@ def set_rates(optimizer: torch.optim.Optimizer, schedule: Any) -> None:
         group["lr"] = rate
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any]) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any], config: OptimConfig) -> None:
     """Restore a state of ``optimizer.state_dict()``; torch itself accepts any shape, and fails in the next step.
 
+    Hyperparameters, such as betas, are those of the present config.
+
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: the state belongs to other parameters, or is damaged.
+        ValueError, TypeError, KeyError, AttributeError: the state is of other parameters or another optimizer, or is
+            damaged.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, values in stored["state"].items():
         starts = initial_state(optimizer, parameters[number]) if _is_known(optimizer) else {}
+        check_names(values, starts)
         for name, start in starts.items():
             if values[name].shape != start.shape:
                 raise ValueError(
@@ -160,8 +164,29 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any
                 )
         if "step" in values and not values["step"].ndim == 0 <= values["step"]:
             raise ValueError(f"step of parameter {number} is {values['step']!r:.100}")
-    for group, present in zip(stored["param_groups"], optimizer.param_groups, strict=True):
-        for name, value in present.items():
-            if name != "params" and not is_alike(group[name], value):
-                raise TypeError(f"{name} is {group[name]!r:.100}")
-    optimizer.load_state_dict(dict(stored))
+    present, own = optimizer.state_dict()["param_groups"], _hyperparameters(config)
+    groups = []
+    for before, now in zip(stored["param_groups"], present, strict=True):
+        if before["params"] != now["params"]:
+            raise ValueError("a group has other parameters")
+        groups.append({name: value if name in own else before.get(name, value) for name, value in now.items()})
+    optimizer.load_state_dict({**stored, "param_groups": groups})
+
+
+def check_names(stored: Collection[str], wanted: Collection[str]) -> None:
+    """
+    Raises:
+        ValueError: a weight's stored values lack one of the present optimizer.
+    """
+    if lacking := [name for name in wanted if name not in stored]:
+        raise ValueError(
+            f"{lacking[0]} is missing, as in the state of another optimizer: the strategy's option "
+            "load_contents=[model, extra] begins a new state"
+        )
+
+
+def _hyperparameters(config: OptimConfig) -> set[str]:
+    """The values of a parameter group that follow from the config; others are state that the optimizer keeps there."""
+    options = None if config.optimizer == "adamw" else selected(config.optimizer).options
+    named = dataclasses.fields(options) if dataclasses.is_dataclass(options) else ()
+    return {"params", "lr", "initial_lr", "betas", "eps", "weight_decay", *(each.name for each in named)}

@@ -28,9 +28,22 @@ def logits_of(model: Any, hidden: Tensor, answer: type) -> Tensor:
 
 @contextlib.contextmanager
 def _answering(body: Any, answer: Any) -> Iterator[None]:
-    """Replace a module's output by ``answer``."""
-    body.forward = lambda *arguments, **named: answer
+    """Replace the output of a body by ``answer``, also of its models: the own forward of OPT calls one of these."""
+    parts = list(_models(body))
+    for part in parts:
+        part.forward = lambda *arguments, **named: answer
     try:
         yield
     finally:
-        del body.forward
+        for part in parts:
+            del part.forward
+
+
+def _models(body: Any) -> Iterator[Any]:
+    """The body, and the transformers models of which it consists."""
+    from transformers import PreTrainedModel
+
+    yield body
+    for part in body.children():
+        if isinstance(part, PreTrainedModel):
+            yield from _models(part)

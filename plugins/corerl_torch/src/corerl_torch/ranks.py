@@ -3,10 +3,11 @@
 import atexit
 import contextlib
 import errno
-import ipaddress
 import json
 import os
+import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,8 +19,14 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from corerl.errors import ConfigError, DeadlineError, RunError, WorkerDiedError, WorkerLateError
+from corerl_torch import interfaces
+
+FOREVER = timedelta(days=365)
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+_REMOTE = re.compile(r"remote=\[([^\]]+)\]:(\d+)")
+"""of the address in gloo's errors"""
 
 
 def join(device: str, timeout: float) -> DeviceMesh:
@@ -70,10 +77,43 @@ def grid(sizes: tuple[int, ...], device: str, timeout: float, names: tuple[str, 
 _GRIDS: dict[tuple[tuple[int, ...], str, tuple[str, ...]], DeviceMesh] = {}
 
 
-def group_beside(timeout: float) -> Any:
-    """A second group of all ranks, for a thread beside the collectives of the first group; a collective itself."""
-    with _on_loopback() if dist.get_world_size() == 1 else contextlib.nullcontext():
-        return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+class WritingGroups:
+    """Groups of all ranks for checkpoints that are written beside the collectives of the training.
+
+    A write that succeeded on all ranks leaves its group to the next one. After any other write, also one that goes on
+    while nobody waits for it, the next write has a new group. No collective in a group has a deadline of its own:
+    ``trainer.save_timeout`` bounds a write.
+
+    Args:
+        timeout: seconds that a rank waits for the others while they make a group.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._group: Any = None
+        self._is_free = self._has_ended = False
+
+    def take(self) -> Any:
+        """The group of the next write; a collective."""
+        if not all(gather(self._is_free)):
+            if self._has_ended:
+                dist.destroy_process_group(self._group)
+            with _on_loopback() if dist.get_world_size() == 1 else contextlib.nullcontext():
+                self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout))
+            dist.distributed_c10d._set_pg_timeout(FOREVER, self._group)
+        self._is_free = self._has_ended = False
+        return self._group
+
+    @contextlib.contextmanager
+    def used(self, group: Any) -> Iterator[None]:
+        """A block that writes with a group of :meth:`take`, in any thread."""
+        succeeded = False
+        try:
+            yield
+            succeeded = True
+        finally:
+            if group is self._group:
+                self._is_free, self._has_ended = succeeded, True
 
 
 def gather(value: Any) -> list[Any]:
@@ -174,23 +214,28 @@ def _take_device(local_rank: int) -> None:
 def _meet(backend: str, timeout: float) -> None:
     """Connect to the other ranks at the address of rank 0; rank 0 listens on this address only, unless torchrun does.
 
-    If the address is on the loopback, gloo and NCCL also use the loopback, unless a variable names an interface.
+    gloo and NCCL use the interface by which this machine reaches rank 0, unless a variable names another one.
     """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if _is_loopback(address) and (loopback := _loopback()) is not None:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, loopback)
-    wait = timedelta(seconds=timeout)
+    own = interfaces.toward(address, port)
+    if own is not None and (interface := interfaces.of_address(own)) is not None:
+        os.environ.update(interfaces.variables(interface))
+    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    listener = _listen(address, port).detach() if hosts else None
+    wait, began, who = timedelta(seconds=timeout), time.monotonic(), f"rank {rank} of {size}"
+    failed = f"{who} did not meet the others at {address}:{port} within"
     try:
-        hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        listener = _listen(address, port).detach() if hosts else None
         store = TCPStore(address, port, size, hosts, wait, master_listen_fd=listener)
+        failed = f"{who} met the others at {address}:{port}, and could not connect to each of them within"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
+        refused = _REMOTE.search(str(error))
+        at = f"{refused[1]}:{refused[2]} refused the connection; " if refused else ""
+        passed, why = time.monotonic() - began, str(error).splitlines()[0]
         raise DeadlineError(
-            f"rank {rank} of {size} did not meet the others at {address}:{port} within {timeout:g} s "
-            f"(actor.strategy.timeout): {str(error).splitlines()[0]}"
+            f"{failed} {passed:.0f} s (actor.strategy.timeout = {timeout:g} s): {at}this rank listens at "
+            f"{interfaces.of_gloo()}; GLOO_SOCKET_IFNAME names another interface; {why}"
         ) from error
 
 
@@ -209,17 +254,6 @@ def _listen(address: str, port: int) -> socket.socket:
         raise RunError(f"rank 0 cannot listen at {address}:{port}: {why}") from error
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(socket.gethostbyname(address) if ":" not in address else address).is_loopback
-    except OSError:
-        return False
-
-
-def _loopback() -> str | None:
-    return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-
-
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -228,7 +262,7 @@ def _leave() -> None:
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
     """Let gloo listen on the address of this host's name, if no variable names an interface."""
-    loopback = _loopback()
+    loopback = interfaces.loopback()
     if loopback is None or "GLOO_SOCKET_IFNAME" in os.environ:
         yield
         return

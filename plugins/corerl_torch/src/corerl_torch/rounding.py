@@ -1,5 +1,6 @@
-"""The part of training that the rounding of weights for an engine takes away."""
+"""The rounding of weights for an engine: the part of training that it takes away, the distance that it makes."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -19,20 +20,25 @@ Weights = Callable[[torch.dtype | None], Iterator[tuple[str, Tensor]]]
 
 
 class RoundingLoss:
-    """1 - <s, d> / <d, d>, over a sample of all weights' elements.
+    """Two numbers over a sample of all weights' elements.
 
-    d = w - w_0 is the change of the weights since the first stream, s = round(w) - round(w_0) that of the rounded ones.
-    0: the change arrives, as dithered noise where it is smaller than the spacing of rounded numbers. 1: none arrives,
-    which happens to changes of weights that were rounded numbers themselves, as the base model's under LoRA.
+    ``value`` is 1 - <s, d> / <d, d>: d = w - w_0 is the change of the weights since the first stream, s = round(w) -
+    round(w_0) that of the rounded ones. 0: the change arrives, as dithered noise where it is smaller than the spacing
+    of rounded numbers. 1: none arrives. Weights that were rounded numbers themselves, as those of model files in 16
+    bits, are near 1 until the change of a weight exceeds half of the spacing.
+
+    ``drift`` is |round(w) - w| / |w|: the distance between the weights of engine and trainer.
 
     The first :data:`FIRST` streams are measured, then every :data:`EVERY`-th.
 
     Attributes:
         value: of the last stream that was measured; None before the weights have changed.
+        drift: of the last stream that was measured; None before the first.
     """
 
     def __init__(self) -> None:
         self.value: float | None = None
+        self.drift: float | None = None
         self._first: dict[str, Tensor] = {}
         self._streams = 0
 
@@ -57,14 +63,16 @@ class RoundingLoss:
         return dtype != torch.float32 and (self._streams <= FIRST or self._streams % EVERY == 1)
 
     def metrics(self) -> dict[str, float]:
-        return {} if self.value is None else {"weights/update_lost_in_rounding": self.value}
+        """By name, without numbers that are not known yet."""
+        named = {"weights/update_lost_in_rounding": self.value, "weights/engine_drift": self.drift}
+        return {name: value for name, value in named.items() if value is not None}
 
     @torch.no_grad()
     def _measured(
         self, weights: Iterator[tuple[str, Tensor]], dtype: torch.dtype, *, rounds: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
         """Pass a stream on, rounded; measured once it has been read to its end."""
-        kept = whole = 0.0
+        kept = whole = distance = norm = 0.0
         for name, tensor in weights:
             if not tensor.is_floating_point():
                 yield name, tensor
@@ -72,14 +80,18 @@ class RoundingLoss:
             if tensor.dtype != dtype and tensor.numel():
                 present = self._sample(tensor)
                 first = self._first.setdefault(name, present)
-                change = present - first
-                arrived = present.to(dtype).float() - first.to(dtype).float()
+                rounded, change = present.to(dtype).float(), present - first
+                error = rounded - present
                 each = tensor.numel() / len(present)
-                kept += each * float(arrived @ change)
+                kept += each * float((rounded - first.to(dtype).float()) @ change)
                 whole += each * float(change @ change)
+                distance += each * float(error @ error)
+                norm += each * float(present @ present)
             yield name, tensor.to(dtype) if rounds else tensor
         if whole:
             self.value = 1 - kept / whole
+        if norm:
+            self.drift = math.sqrt(distance / norm)
 
     def _sample(self, tensor: Tensor) -> Tensor:
         """(about SAMPLE,) float32 on the CPU, a copy; an odd step, so that it does not stay in a few columns."""

@@ -1,6 +1,5 @@
 """Learning rates: linear warm-up, then a registered shape."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,40 +37,15 @@ def selected_shape(value: Any, key: str = KEY) -> Selected[Shape]:
     return registry.select(value, key)
 
 
-def restore_schedule(schedule: torch.optim.lr_scheduler.LRScheduler, stored: Mapping[str, Any]) -> None:
-    """Restore a state of ``schedule.state_dict()``; torch itself sets any given attribute.
+def restore_schedule(schedule: torch.optim.lr_scheduler.LambdaLR, stored: Mapping[str, Any]) -> None:
+    """Continue after the optimizer steps of a state of ``schedule.state_dict()``, at the rate of the present config.
 
     Raises:
-        ValueError, TypeError, KeyError: the state belongs to another schedule, or is damaged.
+        TypeError, KeyError, OverflowError: the state is damaged.
     """
-    present = schedule.state_dict()
-    if not isinstance(stored, Mapping):
-        raise TypeError(f"the schedule is {stored!r:.100}")
-    stored = {name: _of_groups(value, present.get(name)) for name, value in stored.items()}
-    for name in ("last_epoch", "base_lrs", "_last_lr"):
-        if not is_alike(stored[name], present[name]):
-            raise TypeError(f"{name} is {stored[name]!r:.100}")
-    schedule.load_state_dict(
-        {name: stored[name] for name in present.keys() & stored.keys() if is_alike(stored[name], present[name])}
-    )
-
-
-def _of_groups(value: Any, present: Any) -> Any:
-    """Values of parameter groups that are all equal, for another number of groups: meshes may have changed."""
-    if not (isinstance(value, list) and isinstance(present, list) and len(value) != len(present)):
-        return value
-    return value[:1] * len(present) if value and value.count(value[0]) == len(value) > 1 else value
-
-
-def is_alike(value: Any, present: Any) -> bool:
-    """Whether a stored value has the kind of the present one."""
-    if isinstance(present, list | tuple):
-        fits = isinstance(value, list | tuple) and len(value) == len(present)
-        return fits and all(map(is_alike, value, present))
-    if isinstance(present, bool) or isinstance(value, bool) or present is None:
-        return type(value) is type(present)
-    if isinstance(present, int | float):
-        return (
-            isinstance(value, int if isinstance(present, int) else int | float) and math.isfinite(value) and value >= 0
-        )
-    return type(value) is type(present)
+    taken = stored["last_epoch"]
+    if type(taken) is not int or taken < 0:
+        raise TypeError(f"last_epoch is {taken!r:.100}")
+    schedule.last_epoch, schedule._step_count = taken, taken + 1
+    factors = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+    schedule._last_lr = [rate * factor(taken) for rate, factor in factors]

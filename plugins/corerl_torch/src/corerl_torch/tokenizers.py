@@ -1,6 +1,7 @@
 """A model's tokenizer with its chat template, and the token ids that a run needs to know."""
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,10 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corerl.contracts.config import ModelConfig
+from corerl.contracts.options import did_you_mean
+from corerl.contracts.tokenizers import MediaTokenizer
 from corerl.errors import ConfigError, DataError, ModelError
 from corerl.files import read_text
 from corerl_check.hub import look_for_hub
 from corerl_torch.bounded import bounded
+from corerl_torch.control_tokens import MARK, ControlTokens
+from corerl_torch.messages import normalized, own_medium
+from corerl_torch.tool_calls import are_texts, with_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,12 +30,13 @@ LONGEST_CHAT = 20_000_000
 """characters of a chat: the tokenizer ends the process if it finds no memory"""
 TEMPLATE_SECONDS, TEMPLATE_BYTES = 20.0, 2**30
 """of computing that a chat may take, and by which the process may grow meanwhile"""
-MOST_PARTS = 10_000
-"""layers or experts of a model: transformers makes an object of each before it looks at anything else"""
+MOST_PARTS = {"layer": 10_000, "layers": 10_000, "experts": 100_000}
+"""of a model: transformers makes an object of each layer before it looks at anything else; Doge has 16,384 experts"""
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 """of models that read images"""
 
+_OPENED, _OPENING_TOKENS = re.compile(r"<think>\s*\Z"), 16
 _OWN_ARGUMENTS = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict"}
 
 
@@ -41,13 +48,32 @@ class HFTokenizer:
         model: the config that names it.
         tokenizer: the Hugging Face tokenizer.
         template_source: where its chat template comes from, for error messages.
-        stop_token_ids: tokens that end a response, the end-of-sequence token first.
+        stops: tokens that end a response by the files, the end-of-sequence token first.
     """
 
     model: ModelConfig
     tokenizer: "PreTrainedTokenizerBase"
     template_source: str
-    stop_token_ids: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """See :class:`corerl.contracts.tokenizers.ChatTokenizer`."""
+        return tuple(sorted(self.stops, key=lambda token_id: token_id != self.end_of_turn_id))
+
+    @cached_property
+    def end_of_turn_id(self) -> int:
+        """The token with which the chat template ends an assistant's turn, also if it stops no generation.
+
+        Otherwise a stop token with which the template begins the next turn, or the end-of-sequence token.
+        """
+        with suppress(DataError, ModelError):
+            if end := self._special_token_behind_turn():
+                return self.special_tokens[end]
+            next_turn = self._special_token_behind_turn({"role": "user", "content": "?"})
+            if next_turn and self.special_tokens[next_turn] in self.stops:
+                return self.special_tokens[next_turn]
+        return self.stops[0]
 
     def render(
         self,
@@ -57,26 +83,29 @@ class HFTokenizer:
         add_generation_prompt: bool,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The chat as text, special tokens included.
-
-        Raises:
-            ConfigError: ``template_kwargs`` has an argument that is no variable of a template.
-            DataError: the template refuses the messages of the row at ``location``.
-        """
-        for key in _OWN_ARGUMENTS & set(template_kwargs or ()):
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.render`."""
+        given = dict(template_kwargs or {})
+        for key in _OWN_ARGUMENTS & given.keys():
             raise ConfigError(
                 f"data.apply_chat_template_kwargs.{key}", "is set by CoreRL and no variable of a template"
             )
+        made = with_arguments(normalized(messages, location), as_text=self._arguments_are_texts)
+        if not isinstance(self, MediaTokenizer) and (medium := own_medium(made)):
+            raise DataError(f"{location}: has an {medium}, and the model's tokenizer reads text alone")
+        marked = self._control_tokens.mark_messages(made)
+        if given.get("tools"):
+            given["tools"] = self._control_tokens.mark(given["tools"])
+        if not (all(isinstance(each.get("content", ""), str) for each in made) or self._takes_parts):
+            raise DataError(f"{location}: the chat template of {self.template_source} takes texts alone, and no parts")
+        return self._apply(marked, location, add_generation_prompt=add_generation_prompt, **given)
+
+    def _apply(self, messages: Sequence[Mapping[str, Any]], location: object, **given: Any) -> str:
+        """The chat template's text."""
         try:
             with bounded(TEMPLATE_SECONDS, TEMPLATE_BYTES):
-                text = self.tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                    **(template_kwargs or {}),
-                )
+                text = self.tokenizer.apply_chat_template([dict(each) for each in messages], tokenize=False, **given)
         except Exception as error:
-            reason = " ".join(str(error).split())
+            reason = self.unmarked(" ".join(str(error).split()))
             raise DataError(f"{location}: the chat template of {self.template_source} fails ({reason})") from error
         assert isinstance(text, str)
         if len(text) > LONGEST_CHAT:
@@ -84,8 +113,43 @@ class HFTokenizer:
             raise DataError(f"{location}: the chat template of {self.template_source} fails (it makes {made})")
         return text
 
+    def marked(self, text: str) -> str:
+        """A text of a message, with marks in the control tokens that it spells, for :meth:`encode`."""
+        marked: str = self._control_tokens.mark(text)
+        return marked
+
+    def unmarked(self, text: str) -> str:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.unmarked`."""
+        return text.replace(MARK, "")
+
+    def spelled(self, text: str) -> Mapping[str, int]:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.spelled`."""
+        return self._control_tokens.spelled(text)
+
+    def opening(self, token_ids: Sequence[int]) -> str:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.opening`."""
+        [end] = self.decode([token_ids[-_OPENING_TOKENS:]], skip_special_tokens=False)
+        found = _OPENED.search(end)
+        return "" if found is None else found[0]
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, with no special tokens but those written in it."""
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.encode`."""
+        concerned = [self._control_tokens.concerns(text) for text in texts]
+        plain = iter(self._encode([text for text, marked in zip(texts, concerned, strict=True) if not marked]))
+        return [
+            self._encode_marked(text) if marked else next(plain) for text, marked in zip(texts, concerned, strict=True)
+        ]
+
+    def _encode_marked(self, text: str) -> list[int]:
+        ids = self._control_tokens.encode(text)
+        if ids is not None:
+            return ids
+        ids = []
+        for piece in self._control_tokens.pieces(text):
+            ids += [piece] if isinstance(piece, int) else (self.encode_inside if ids else self._encode)([piece])[0]
+        return ids
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
             return []
         try:
@@ -138,25 +202,73 @@ class HFTokenizer:
 
     def unheeded_end_of_turn(self) -> str | None:
         """The special token with which the chat template ends an assistant's turn, where it stops no generation."""
+        end = self._special_token_behind_turn()
+        return end if end and self.special_tokens[end] not in self.stops else None
+
+    def _special_token_behind_turn(self, *further: Mapping[str, Any]) -> str | None:
+        """The special token behind an assistant's turn, which these messages follow; None if there is another text."""
         probe = "corerl"
-        text = self.render(
-            [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}],
-            "a probe",
-            add_generation_prompt=False,
-        )
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}, *further]
+        text = self.render(messages, "a probe", add_generation_prompt=False)
         if not text.strip():
             raise ModelError(
                 f"the chat template of {self.template_source} is empty; name another with model.chat_template"
             )
-        after = text.rpartition(probe)[2].strip()
-        ends = [(token, token_id) for token, token_id in self.special_tokens.items() if after.startswith(token)]
-        return next((token for token, token_id in ends if token_id not in self.stop_token_ids), None)
+        after = text.rpartition(probe)[2].lstrip()
+        return max((token for token in self.special_tokens if after.startswith(token)), key=len, default=None)
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens."""
         added = self.tokenizer.added_tokens_decoder
         return {token.content: token_id for token_id, token in added.items() if token.special}
+
+    def end_of_turn_fault(self) -> str | None:
+        """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.end_of_turn_fault`."""
+        end = self.unheeded_end_of_turn()
+        ask: Mapping[str, Any] = {"role": "user", "content": "?"}
+        if self._stops_behind(ask, {"role": "assistant", "content": "corerl"}) or (
+            self._stops_behind(ask, {"role": "assistant", "content": "corerl"}, ask)  # by the next turn's first token
+        ):
+            return None
+        what = "no special token" if end is None else f"{end}, which is not among the model's stop tokens"
+        return (
+            f"the chat template ends a turn with {what}: responses may never end (set eos_token in "
+            "tokenizer_config.json, or eos_token_id in generation_config.json)"
+        )
+
+    def _stops_behind(self, *messages: Mapping[str, Any]) -> bool:
+        """Whether a stop token follows the assistant's content."""
+        try:
+            text = self.render(messages, "a probe", add_generation_prompt=False)
+        except DataError:
+            return False
+        known = {**self.tokenizer.get_added_vocab(), str(self.tokenizer.eos_token): self.stop_token_ids[0]}
+        stops = tuple(token for token, token_id in known.items() if token_id in self.stop_token_ids)
+        return text.rpartition("corerl")[2].strip().startswith(stops)
+
+    @cached_property
+    def _control_tokens(self) -> ControlTokens:
+        turns = [{"role": role, "content": "corerl"} for role in ("user", "assistant", "user")]
+        try:
+            framed = self._apply(turns, "a probe")
+        except DataError:
+            framed = ""
+        templates = self.tokenizer.chat_template  # of chats, perhaps of chats with tools too
+        return ControlTokens(self.tokenizer, str(templates), framed, self.model.allowed_special)
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the chat template writes the texts of parts, and not Python."""
+        parts = [{"type": "text", "text": "corerl"}]
+        try:
+            return "{'type'" not in self._apply([{"role": "user", "content": parts}], "a probe")
+        except DataError:
+            return False
+
+    @cached_property
+    def _arguments_are_texts(self) -> bool:
+        return are_texts(lambda messages: self._apply(messages, "a probe"))
 
     @cached_property
     def vocabulary_size(self) -> int | None:
@@ -188,7 +300,8 @@ def load_tokenizer(model: ModelConfig) -> HFTokenizer:
 
     Raises:
         ModelError: no such folder, no tokenizer in it, no chat template, or no end-of-sequence token.
-        ConfigError: ``model.chat_template`` names no file, or ``model.tokenizer_path`` another model's tokenizer.
+        ConfigError: ``model.chat_template`` names no file, ``model.tokenizer_path`` another model's tokenizer, or
+            ``model.allowed_special`` a token that there is not.
     """
     source = model.tokenizer_path or model.path
     where = f"model.{'tokenizer_path' if model.tokenizer_path else 'path'}: {source}"
@@ -205,14 +318,18 @@ def load_tokenizer(model: ModelConfig) -> HFTokenizer:
         raise ModelError(
             f"{where}: its tokenizer has no chat template; name a Jinja file with model.chat_template"
         ) from error
+    known = ["all", *(token.content for token in tokenizer.added_tokens_decoder.values())]
+    for token in model.allowed_special:
+        if token not in known:
+            raise ConfigError("model.allowed_special", f"{source} has no token {token!r}{did_you_mean(token, known)}")
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{where}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
-    stop_token_ids = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
-    return HFTokenizer(model, tokenizer, template_source, stop_token_ids)
+    stops = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
+    return HFTokenizer(model, tokenizer, template_source, stops)
 
 
 def check_parts(folder: Path) -> None:
-    """Refuse a model folder whose config.json names more layers or experts than ``MOST_PARTS``.
+    """Refuse a model folder whose config.json names more layers or experts than any model has.
 
     Raises:
         ModelError: it does; a file that cannot be read is left to its reader.
@@ -223,8 +340,9 @@ def check_parts(folder: Path) -> None:
         return
     for part in (facts, *(facts.values() if isinstance(facts, dict) else ())):
         for key, value in part.items() if isinstance(part, dict) else ():
-            if key.endswith(("layer", "layers", "experts")) and type(value) is int and value > MOST_PARTS:
-                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {MOST_PARTS:,} at most")
+            most = MOST_PARTS.get(key.rpartition("_")[2])
+            if most is not None and type(value) is int and value > most:
+                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {most:,} at most")
 
 
 def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":

@@ -59,7 +59,7 @@ def test_a_model_that_cannot_be_made_small_is_padded() -> None:
 
 @pytest.mark.parametrize("name", ["Qwen2_5_VLConfig", "Qwen3VLConfig", "Gemma3Config", "LlavaOnevisionConfig"])
 def test_the_text_of_a_model_of_images_is_probed_without_its_tower(name: str) -> None:
-    assert probe(getattr(transformers, name)(), "cpu") == Verdict("", "")
+    assert probe(getattr(transformers, name)(), "cpu") == Verdict("", "", None)
 
 
 def test_a_cut_has_a_layer_of_each_kind_and_windows_shorter_than_its_rows() -> None:
@@ -78,6 +78,30 @@ def test_a_cut_has_a_layer_of_each_kind_and_windows_shorter_than_its_rows() -> N
 def test_a_cut_keeps_the_size_of_heads_that_the_width_gives() -> None:
     small = cut(transformers.Phi3Config())
     assert small.hidden_size // small.num_attention_heads == 96
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width"),
+    [("GPT2", "n_layer", "n_embd"), ("GPTJ", "n_layer", "n_embd"), ("Bart", "decoder_layers", "d_model")],
+)
+def test_a_cut_knows_the_names_of_a_family_for_layers_and_widths(name: str, layers: str, width: str) -> None:
+    whole = getattr(transformers, f"{name}Config")()
+    small = cut(whole)
+    assert getattr(small, layers) == 2 < getattr(whole, layers) and getattr(small, width) < getattr(whole, width)
+    assert small.vocab_size == 64
+
+
+@pytest.mark.parametrize("name", ["GraniteMoeHybrid", "Bamba", "Mamba2"])
+def test_a_cut_keeps_the_width_of_a_state(name: str) -> None:
+    small = cut(getattr(transformers, f"{name}Config")())
+    prefix, heads, size = ("", "num_heads", "head_dim") if name == "Mamba2" else ("mamba_", "n_heads", "d_head")
+    width = getattr(small, prefix + heads) * getattr(small, prefix + size)
+    assert width == getattr(small, f"{prefix}expand") * small.hidden_size
+
+
+def test_a_cut_keeps_special_tokens_within_its_words() -> None:
+    small = cut(transformers.Qwen2Config(pad_token_id=3, eos_token_id=[5, 100_000]))
+    assert (small.pad_token_id, small.eos_token_id) == (3, [5, 63])
 
 
 def model(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:
@@ -152,6 +176,25 @@ def test_check_names_what_no_test_proves_of_an_unknown_family(tmp_path) -> None:
         "export"
     )
     assert not list(unproven("qwen3", "torch"))
+
+
+@pytest.mark.parametrize(
+    ("config", "severity", "words"),
+    [
+        (transformers.BioGptConfig(num_hidden_layers=2), "note", "'biogpt' is trained in evaluation mode, at the same"),
+        (transformers.MusicgenConfig(text_encoder={}, audio_encoder={}, decoder={}), "note", "in the whole model"),
+    ],
+)
+def test_check_prints_how_a_family_is_computed(tmp_path, monkeypatch, config, severity, words) -> None:
+    monkeypatch.setattr("corerl_torch.families.findings.config_of", lambda _: config)
+    found = [each for each in findings(tmp_path, config, FsdpOptions()) if words in each.sentence]
+    assert [each.severity for each in found] == [severity]
+
+
+def test_check_refuses_a_model_that_is_not_causal(tmp_path) -> None:
+    error, *_ = findings(tmp_path, transformers.BertConfig(num_hidden_layers=2), TorchOptions())
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith("model.path: 'bert' is no causal language model that can be trained: outputs of a row")
 
 
 def test_check_leaves_a_config_that_cannot_be_read_to_others(tmp_path) -> None:

@@ -1,16 +1,20 @@
 """Tracker ``clearml``."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 
 from corerl.contracts.trackers import TrackedRun
+from corerl_trackers import valid
 from corerl_trackers.options import ClearmlOptions
+from corerl_trackers.valid import Names
 
 
 class ClearmlTracker:
     """A task of ClearML, which allows one per process. Automatic connections are off: only metrics and config are sent.
 
-    ``critic/score/mean`` is the series ``score/mean`` of the plot ``critic``.
+    ``critic/score/mean`` is the series ``score/mean`` of the plot ``critic``. Values that are not finite are left out:
+    ClearML would show them as 0.
     """
 
     def __init__(self, run: TrackedRun, options: ClearmlOptions) -> None:
@@ -31,17 +35,19 @@ class ClearmlTracker:
             auto_connect_streams=False,
         )
         self.run_id: str = "" if options.offline else self._task.id
-        self._logger = self._task.get_logger()
+        self._logger, self._names = self._task.get_logger(), Names()
         if not run.run_id:
             self._task.connect_configuration(dict(run.config), name="config")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        for name, value in metrics.items():
+        for name, value in self._names.numbers(metrics).items():
             title, _, series = name.partition("/")
-            self._logger.report_scalar(title, series or title, value, step)
+            if math.isfinite(value):
+                self._logger.report_scalar(title, series or title, value, valid.step(step))
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
-        self._logger.report_table("val", "generations", step, table_plot=[list(columns), *(list(row) for row in rows)])
+        table = [list(columns), *valid.cells(rows)]
+        self._logger.report_table("val", "generations", valid.step(step), table_plot=table)
 
     def close(self) -> None:
         self._task.close()

@@ -2,25 +2,35 @@
 
 import json
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from corerl.contracts.trackers import TrackedRun
+from corerl_trackers import valid
 from corerl_trackers.options import MlflowOptions
+from corerl_trackers.valid import Names
+
+MOST = 1000
+"""metrics of a call of MLflow's servers"""
+REFUSED = "INVALID_PARAMETER_VALUE"
+"""MLflow's code for a name or a number that it does not take"""
 
 
 class MlflowTracker:
     """A run in the experiment ``project_name``; config and samples are artifacts.
 
-    MLflow allows no ``@`` in a metric's name: ``mean@8`` becomes ``mean_at_8``.
+    MLflow allows no ``@`` in a metric's name: ``mean@8`` becomes ``mean_at_8``. A metric that MLflow refuses costs no
+    other one.
     """
 
     def __init__(self, run: TrackedRun, options: MlflowOptions) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
 
-        self._metric = Metric
+        self._metric, self._exception = Metric, MlflowException
+        self._names = Names(r"[^\w\-. /:]", at="_at_")
         uri = (
             options.tracking_uri
             or os.environ.get("MLFLOW_TRACKING_URI")
@@ -40,18 +50,29 @@ class MlflowTracker:
         self._client.log_dict(self.run_id, dict(run.config), "config.yaml")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        now = int(time.time() * 1000)
-        named = [self._metric(_name(name), value, now, step) for name, value in metrics.items()]
-        self._client.log_batch(self.run_id, metrics=named)
+        """
+        Raises:
+            MlflowException: MLflow cannot be reached, or has refused a metric; the others are sent.
+        """
+        now, numbers = int(time.time() * 1000), self._names.numbers(metrics)
+        named = [self._metric(name, value, now, valid.step(step)) for name, value in numbers.items()]
+        refused = [error for start in range(0, len(named), MOST) for error in self._send(named[start : start + MOST])]
+        if refused:
+            raise refused[0]
+
+    def _send(self, metrics: Sequence[Any]) -> list[Exception]:
+        """Send metrics together; if MLflow refuses them, each alone. Returns the errors of those refused alone."""
+        try:
+            self._client.log_batch(self.run_id, metrics=metrics)
+        except self._exception as error:
+            if error.error_code != REFUSED:
+                raise
+            return [error] if len(metrics) == 1 else [each for metric in metrics for each in self._send([metric])]
+        return []
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
-        table = json.dumps({"columns": list(columns), "data": [list(row) for row in rows]}, ensure_ascii=False)
+        table = json.dumps({"columns": list(columns), "data": valid.cells(rows)}, ensure_ascii=False)
         self._client.log_text(self.run_id, table, f"val_generations/step_{step:06d}.json")
 
     def close(self) -> None:
         self._client.set_terminated(self.run_id)
-
-
-def _name(name: str) -> str:
-    """A name in the characters that MLflow allows."""
-    return re.sub(r"[^\w\-. /:]", "_", name.replace("@", "_at_"))

@@ -1,22 +1,26 @@
 """Tracker ``opentelemetry``: metrics and spans over OTLP."""
 
 import logging
-import re
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from corerl.contracts.trackers import TrackedRun
 from corerl_trackers.options import OpenTelemetryOptions
+from corerl_trackers.valid import Names
 
 TIMES = "timing_s/"
 NANOSECONDS = 1_000_000_000
+LONGEST = 255 - len("corerl/")
+"""of a metric's name: OpenTelemetry's rule for names is letters, digits and ``_ . - /``, at most 255"""
 
 
 class OpenTelemetryTracker:
     """Each metric is a gauge, each step a span, with a span for each of its parts.
 
-    Only durations of parts are known: their spans follow each other from the step's start, in the order of the loop.
+    OpenTelemetry takes no values that are not finite. Only durations of parts are known: their spans follow each other
+    from the step's start, in the order of the loop.
     """
 
     def __init__(self, run: TrackedRun, options: OpenTelemetryOptions) -> None:
@@ -40,17 +44,21 @@ class OpenTelemetryTracker:
         self._spans.add_span_processor(BatchSpanProcessor(span_exporter))
         self._meter, self._tracer = self._metrics.get_meter("corerl"), self._spans.get_tracer("corerl")
         self._labels, self._gauges = named, dict[str, Any]()
+        self._names = Names(
+            r"[^A-Za-z0-9_.\-/]", "_at_", 248
+        )  # OpenTelemetry's rule, which also allows at most 255 letters
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """
         Raises:
             ConnectionError: no collector took them within ``timeout`` seconds.
         """
-        for metric, value in metrics.items():
-            if metric not in self._gauges:
-                self._gauges[metric] = self._meter.create_gauge(instrument_name(metric))
-            self._gauges[metric].set(value, self._labels)
-        self._add_spans(metrics, step)
+        numbers = {name: value for name, value in self._names.numbers(metrics).items() if math.isfinite(value)}
+        for name, value in numbers.items():
+            if name not in self._gauges:
+                self._gauges[name] = self._meter.create_gauge(f"corerl/{name}")
+            self._gauges[name].set(value, self._labels)
+        self._add_spans(numbers, step)
         self._failed = False
         for provider in (self._metrics, self._spans):
             provider.force_flush(self._milliseconds)
@@ -100,12 +108,3 @@ def _exporters(options: OpenTelemetryOptions) -> tuple[Any, Any]:
     timeout: Any = options.timeout  # seconds, of all tries together
     logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)  # a failure is the tracker's notice
     return OTLPMetricExporter(endpoints[0], timeout=timeout), OTLPSpanExporter(endpoints[1], timeout=timeout)
-
-
-def instrument_name(metric: str) -> str:
-    """The name of a gauge, within OpenTelemetry's rule for names: letters, digits and ``_ . - /``, at most 255.
-
-    >>> instrument_name("val-core/openai/gsm8k/reward/mean@8")
-    'corerl/val-core/openai/gsm8k/reward/mean_at_8'
-    """
-    return ("corerl/" + re.sub(r"[^\w.\-/]", "_", metric.replace("@", "_at_"), flags=re.ASCII))[:255]

@@ -8,6 +8,7 @@ from typing import Any
 from corerl.contracts.trackers import TrackedRun
 from corerl.terminal import say
 from corerl_trackers.options import PrometheusOptions
+from corerl_trackers.valid import Names
 
 LABELS = ("project", "experiment", "metric")
 
@@ -25,7 +26,7 @@ class PrometheusTracker:
     def __init__(self, run: TrackedRun, options: PrometheusOptions) -> None:
         from prometheus_client import CollectorRegistry, start_http_server
 
-        self._run = run
+        self._run, self._names = run, Names()
         self._metrics: dict[str, float] = {}
         self._time = 0.0
         registry = CollectorRegistry()
@@ -48,7 +49,8 @@ class PrometheusTracker:
         yield from families.values()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._metrics, self._time = {**self._metrics, **metrics, "training/global_step": float(step)}, time.time()
+        numbers = self._names.numbers(metrics)
+        self._metrics, self._time = {**self._metrics, **numbers, "training/global_step": float(step)}, time.time()
 
     def close(self) -> None:
         """The port is free again."""

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from corerl.contracts.trackers import TrackedRun
+from corerl_trackers import valid
 from corerl_trackers.options import SwanlabOptions
+from corerl_trackers.valid import Names
 
 
 class SwanlabTracker:
@@ -12,7 +14,7 @@ class SwanlabTracker:
     def __init__(self, run: TrackedRun, options: SwanlabOptions) -> None:
         import swanlab
 
-        self._swanlab = swanlab
+        self._swanlab, self._names = swanlab, Names()
         self._run = swanlab.init(
             project=run.project_name,
             name=run.experiment_name,
@@ -28,12 +30,12 @@ class SwanlabTracker:
         self.run_id: str = self._run.id
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._run.log(dict(metrics), step=step)
+        self._run.log(self._names.numbers(metrics), step=valid.step(step))
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
         table = self._swanlab.echarts.Table()
-        table.add(list(columns), [["" if cell is None else cell for cell in row] for row in rows])
-        self._run.log({"val/generations": table}, step=step)
+        table.add(list(columns), [["" if cell is None else cell for cell in row] for row in valid.cells(rows)])
+        self._run.log({"val/generations": table}, step=valid.step(step))
 
     def close(self) -> None:
         self._run.finish()

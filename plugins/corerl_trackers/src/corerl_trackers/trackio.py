@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from corerl.contracts.trackers import TrackedRun
+from corerl_trackers import valid
 from corerl_trackers.options import TrackioOptions
+from corerl_trackers.valid import Names
 
 
 class TrackioTracker:
@@ -12,7 +14,7 @@ class TrackioTracker:
     def __init__(self, run: TrackedRun, options: TrackioOptions) -> None:
         import trackio
 
-        self._trackio = trackio
+        self._trackio, self._names = trackio, Names()
         self.run_id = run.run_id or f"{run.experiment_name}-{run.folder.name}"
         self._run = trackio.init(
             project=run.project_name,
@@ -25,11 +27,11 @@ class TrackioTracker:
         )
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._run.log(dict(metrics), step=step)
+        self._run.log(self._names.numbers(metrics), step=valid.step(step))
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
-        table = self._trackio.Table(columns=list(columns), data=[list(row) for row in rows])
-        self._run.log({"val/generations": table}, step=step)
+        table = self._trackio.Table(columns=list(columns), data=valid.cells(rows))
+        self._run.log({"val/generations": table}, step=valid.step(step))
 
     def close(self) -> None:
         self._run.finish()

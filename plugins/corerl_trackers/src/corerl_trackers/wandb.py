@@ -1,12 +1,18 @@
 """Trackers ``wandb`` and ``vemlp_wandb``, a fork on Volcano Engine: one interface, two modules."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from corerl.contracts.trackers import TrackedRun
+from corerl_trackers import valid
 from corerl_trackers.options import VemlpWandbOptions, WandbOptions
+from corerl_trackers.valid import Names
+
+OWN = re.compile("^_")
+"""begin of the names of W&B's own values, such as ``_step``"""
 
 
 class WandbTracker:
@@ -19,7 +25,7 @@ class WandbTracker:
     """
 
     def __init__(self, wandb: ModuleType, run: TrackedRun, **settings: Any) -> None:
-        self._wandb = wandb
+        self._wandb, self._names = wandb, Names()
         self._run = wandb.init(
             project=run.project_name,
             name=run.experiment_name,
@@ -32,11 +38,12 @@ class WandbTracker:
         self.run_id: str = self._run.id
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._run.log(dict(metrics), step=step)
+        numbers = self._names.numbers(metrics)
+        self._run.log({OWN.sub("metric_", name): value for name, value in numbers.items()}, step=valid.step(step))
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
-        table = self._wandb.Table(columns=list(columns), data=[list(row) for row in rows])
-        self._run.log({"val/generations": table}, step=step)
+        table = self._wandb.Table(columns=list(columns), data=valid.cells(rows))
+        self._run.log({"val/generations": table}, step=valid.step(step))
 
     def close(self) -> None:
         self._run.finish()

@@ -115,7 +115,8 @@ _LOSS_OF_BYPASS = {"ppo_clip": "vanilla", "reinforce": "gpg"}
 def policy_loss(conversion: Conversion) -> None:
     """Convert the loss, its options, and the aggregation that verl uses with it."""
     _clip_ratio(conversion)
-    asked = conversion.take("actor.policy_loss.loss_mode", conversion.take("actor.policy_loss", "vanilla"))
+    older = "gpg" if is_true(conversion.take("actor.use_gpg_loss")) else "vanilla"  # before verl had loss_mode
+    asked = conversion.take("actor.policy_loss.loss_mode", conversion.take("actor.policy_loss", older))
     part = _select(conversion, "actor.policy_loss", "policy loss", LOSSES, _of_bypass(conversion, str(asked)))
     if asked == "dro" and "actor.policy_loss.beta" not in conversion.values:
         conversion.remark(f"actor.policy_loss.loss_mode={asked}", "verl asks for dro_beta, CoreRL's default is 0.05")

@@ -12,6 +12,8 @@ _COUNTS_STEPS = (
 _SAME_RESULT = "the size of micro-batches changes no result; CoreRL computes log-probs and values in those of updates"
 _OPTIMIZERS = {"muon": "muon", "dist_muon": "muon", "adamw8bit": "adamw_8bit"}
 _OF_SPEED = ("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer", "foreach", "fused")
+_UNREAD = "verl {2} clips by {0}, {1} here, and reads this key no more; written as given"
+_FALLS = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "sqrt"}
 _SCHEDULES = ("constant", "linear", "cosine")
 _MUON = (
     "CoreRL scales an update of a matrix to AdamW's size (scale=0.2), torch's Muon only with "
@@ -51,9 +53,15 @@ def _of_one_gpu(conversion: Conversion, key: str) -> None:
 
 
 def batch_sizes(conversion: Conversion) -> None:
-    """``gen_batch_size`` without a filter: verl's loader takes it for the batch itself, since version 0.4."""
+    """``gen_batch_size`` without a filter: from version 0.4 on verl's loader takes it for the batch itself.
+
+    verl's trainer v1, the default since 0.9, fetches so many prompts at a time, and a step has ``train_batch_size``.
+    """
     key = "data.gen_batch_size"
     size, batch = conversion.given.get(key), conversion.effective("data.train_batch_size")
+    if conversion.trainer_v1:
+        conversion.drop(key, "prompts that verl's trainer v1 fetches at a time; a step has data.train_batch_size")
+        return
     if size is None or is_true(conversion.effective("algorithm.filter_groups.enable")):
         return
     if size == batch:
@@ -89,6 +97,7 @@ def schedules(conversion: Conversion) -> None:
     """The optimizer's name, warm-up in optimizer steps, and the schedule's name."""
     for role in ("actor", "critic"):
         _optimizer(conversion, role)
+        _clipping(conversion, role)
         _of_library(conversion, role)
         _warm_up(conversion, role)
         _schedule(conversion, role)
@@ -112,6 +121,19 @@ def _optimizer(conversion: Conversion, role: str) -> None:
             "CoreRL has adamw, and for fsdp muon and adamw_8bit (docs/optimizers.md); written as adamw",
             "missing",
         )
+
+
+def _clipping(conversion: Conversion, role: str) -> None:
+    """The largest norm of a gradient: of verl's older FSDP workers ``grad_clip``, of all others ``optim.clip_grad``."""
+    old, new = f"{role}.grad_clip", f"{role}.optim.clip_grad"
+    workers = conversion.effective("trainer.use_legacy_worker_impl", "auto")
+    older = float(conversion.effective.version) < 0.8 and workers != "disable" and conversion.effective.engine == "fsdp"
+    if older:
+        conversion.drop(new, f"verl {conversion.effective.version} reads {old}")
+    elif conversion.given.get(new) is not None:
+        conversion.given[old] = conversion.take(new)
+    elif conversion.given.get(old) not in (None, norm := conversion.effective(new, 1.0)):
+        conversion.remark(shown(old, conversion.given[old]), _UNREAD.format(new, norm, conversion.effective.version))
 
 
 def _of_library(conversion: Conversion, role: str) -> None:
@@ -170,19 +192,55 @@ def _write_warm_up(conversion: Conversion, role: str, steps: int, argument: str)
         conversion.remark(argument, _COUNTS_STEPS)
 
 
+def _stable(conversion: Conversion, role: str) -> None:
+    """verl's share of the fall is ``lr_wsd_decay_steps`` of the schedule's steps."""
+    style = str(conversion.take(f"{role}.optim.lr_wsd_decay_style", "exponential"))
+    steps: Any = conversion.take(f"{role}.optim.lr_wsd_decay_steps")
+    length = conversion.effective("trainer.total_training_steps")
+    total: Any = conversion.effective(f"{role}.optim.lr_decay_steps", length)
+    key = f"{role}.optim.lr_scheduler_type"
+    conversion.values[key] = "wsd"
+    conversion.values[f"{key}.decay"] = _FALLS.get(style, "linear")
+    if is_number(steps) and is_number(total) and 0 < steps <= total:
+        conversion.values[f"{key}.decay_ratio"] = steps / total
+    else:
+        conversion.remark(f"{role}.optim.lr_decay_style=WSD", "the length of the fall is not known: written as a tenth")
+    if style not in _FALLS:
+        conversion.remark(f"{role}.optim.lr_wsd_decay_style={style}", "CoreRL has no such fall; written as linear")
+
+
+def _decay_steps(conversion: Conversion, role: str, style: str) -> None:
+    """The length of the fall, in verl's steps."""
+    key = f"{role}.optim.lr_decay_steps"
+    steps, total = conversion.given.get(key), conversion.effective("trainer.total_training_steps")
+    if style == "constant":
+        for name in (key, f"{role}.optim.min_lr"):
+            conversion.drop(name, "of a schedule that falls, which the command does not select")
+    elif is_number(steps) and steps != total:
+        conversion.drop(key, "CoreRL's schedule falls until the last step of the run, verl's until this one", "changed")
+    for name in ("lr_wsd_decay_steps", "lr_wsd_decay_style") if style != "WSD" else ():
+        conversion.drop(f"{role}.optim.{name}", "of the schedule WSD, which the command does not select")
+
+
 def _schedule(conversion: Conversion, role: str) -> None:
     names = ("warmup_style", "lr_scheduler_type", "lr_decay_style")
     given = [(key, value) for name in names if (value := conversion.take(key := f"{role}.optim.{name}")) is not None]
     default: Any = conversion.effective.default(key := f"{role}.optim.lr_decay_style")
     if not given and conversion.effective.engine == "megatron" and default not in (None, "constant"):
         given = [(key, default)]  # of verl 0.4
-    if not given or (role == "critic" and not conversion.has_critic):
+    if role == "critic" and not conversion.has_critic:
         return
-    key, style = given[0]
+    key, style = given[0] if given else (key, "constant")
+    _decay_steps(conversion, role, str(style))
+    if not given:
+        return
     lowest, rate = conversion.take(f"{role}.optim.min_lr", 0), conversion.effective(f"{role}.optim.lr", 0)
     if is_number(lowest) and is_number(rate) and 0 < lowest <= rate and style != "constant":
         conversion.values[f"{role}.optim.min_lr_ratio"] = lowest / rate
     cycles = conversion.take(f"{role}.optim.num_cycles")
+    if style == "WSD":
+        _stable(conversion, role)
+        return
     if style in _SCHEDULES:
         waves = {"name": style, "num_cycles": cycles} if style == "cosine" and cycles not in (None, 0.5) else style
         conversion.values[f"{role}.optim.lr_scheduler_type"] = waves

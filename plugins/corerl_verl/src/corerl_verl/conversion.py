@@ -45,6 +45,11 @@ class Conversion:
         value = self.given.pop(key, None)
         return default if value is None else value
 
+    def put(self, key: str, value: Any) -> None:
+        """Give a key, as if the command had."""
+        self.given[key] = value
+        self.effective.give(key, value)
+
     def take_section(self, prefix: str) -> dict[str, Any]:
         """Remove every key below ``prefix``; returns name -> value."""
         names = [key for key in self.given if key.startswith(f"{prefix}.")]
@@ -57,9 +62,13 @@ class Conversion:
             found.append(argument)
 
     def drop(self, key: str, reason: str, kind: Kind = "harmless") -> None:
-        """Leave out a given key."""
-        if key in self.given:
-            self.remark(shown(key, self.given.pop(key)), reason, kind)
+        """Leave out a given key; a value that verl has without the argument, too, loses nothing."""
+        if key not in self.given:
+            return
+        value = self.given.pop(key)
+        if kind in ("missing", "unknown") and self.effective.is_default(key, value):
+            kind, reason = "harmless", "verl's default, as if it were not given"
+        self.remark(shown(key, value), reason, kind)
 
     def drop_section(self, prefix: str, reason: str, kind: Kind = "harmless") -> None:
         """Leave out every given key below ``prefix``."""

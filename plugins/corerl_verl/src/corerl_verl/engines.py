@@ -13,12 +13,13 @@ _ENGINE_ARGS = {
         "enable_chunked_prefill": "enable_chunked_prefill",
         "enable_prefix_caching": "enable_prefix_caching",
         "scheduling_policy": "scheduling_policy",
+        "cudagraph_capture_sizes": "cudagraph_capture_sizes",
     },
     "sglang": {"max_num_seqs": "max_running_requests"},
     "hf": {},
 }
 """engine -> verl's key below ``rollout`` -> the engine's own argument"""
-_OF_VLLM = (*_ENGINE_ARGS["vllm"], "swap_space", "cudagraph_capture_sizes")
+_OF_VLLM = (*_ENGINE_ARGS["vllm"], "swap_space")
 _OWN_OPTIONS = {
     "vllm": ("enforce_eager", *_COMMON),
     "sglang": ("attention_backend", "disable_cuda_graph"),
@@ -40,6 +41,7 @@ _SET_BY_CORERL = {
     ),
     "hf": (),
 }
+_OF_SERVERS = ("enable_auto_tool_choice", "tool_call_parser", "reasoning_parser", "chat_template", "served_model_name")
 _QUANTIZED = "CoreRL's engines compute in the policy's dtype, or with rollout.options.quantization=fp8"
 _LOAD_FORMATS = ("dummy", "auto", "safetensors")
 _PARALLEL = ("pipeline_model_parallel_size", "data_parallel_size", "expert_parallel_size")
@@ -62,8 +64,9 @@ def engine(conversion: Conversion) -> None:
         if value is not None and name != "hf":
             conversion.values[f"rollout.options.{key}"] = value
     _load_format(conversion, name)
-    if str(conversion.given.get("rollout.quantization")) == "fp8" and name != "hf":
-        conversion.values["rollout.options.quantization"] = conversion.take("rollout.quantization")
+    for key in ("rollout.quantization", "rollout.quantization.weight_dtype"):
+        if str(conversion.given.get(key)) == "fp8" and name != "hf":
+            conversion.values["rollout.options.quantization"] = conversion.take(key)
     _parallel(conversion, name)
     images = conversion.take("rollout.limit_images")
     if images is not None and name == "vllm":
@@ -100,6 +103,8 @@ def _passed_through(conversion: Conversion, name: str) -> None:
                 conversion.values["rollout.options.quantization"] = "fp8"
             else:
                 conversion.remark(argument, _QUANTIZED, "missing")
+        elif key in _OF_SERVERS:
+            conversion.remark(argument, "of verl's HTTP server; agents' calls are read by CoreRL", "harmless")
         elif key in _SET_BY_CORERL[name]:
             conversion.remark(argument, "CoreRL sets this argument of the engine itself", "harmless")
         elif key in _OWN_OPTIONS[name]:

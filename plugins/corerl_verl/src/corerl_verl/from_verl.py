@@ -10,19 +10,24 @@ from corerl.config.load import assign
 from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.config import TrainConfig
 from corerl_verl import hydra
+from corerl_verl.accepted import leave_out_refused
+from corerl_verl.adapters import adapters
 from corerl_verl.algorithms import advantage_estimator, kl_controller, policy_loss
 from corerl_verl.batches import batch_sizes, micro_batches, over_sampling, schedules
-from corerl_verl.conversion import Conversion, Remark, is_true, shown
+from corerl_verl.conversion import Conversion, Remark, is_true
 from corerl_verl.correction import rollout_correction
+from corerl_verl.distillation import distillation
 from corerl_verl.engines import engine, experts, sampling
+from corerl_verl.given import engine_of, given_by, leave_out_sections, leave_out_unset, truth
 from corerl_verl.keys import ALIASES, PREFIX, verl_key
-from corerl_verl.left_out import left_out
+from corerl_verl.left_out import left_out, switched_off
+from corerl_verl.multi_turn import multi_turn
 from corerl_verl.overrides import overrides
 from corerl_verl.profiles import profiles
 from corerl_verl.rewards import dynamic_sampling, rewards
 from corerl_verl.strategies import strategies
 from corerl_verl.trainer import checkpoints, frequencies, resuming, run, stale, trackers
-from corerl_verl.versions import Effective, defaults, full, guess
+from corerl_verl.versions import REQUIRED, Effective, guess
 
 WRITTEN = (
     "model.path",
@@ -64,14 +69,6 @@ _COLUMNS = {
 _SECTIONS = ("data.apply_chat_template_kwargs",)
 """keys whose values are mappings of the user's own names"""
 
-_UNSET = re.compile(r"\$\{?[A-Za-z_]\w*|\$\(")
-_TEXTS = re.compile(r"(path|_files|project_name|experiment_name|_dir)$")
-"""keys whose text may hold a variable"""
-_KNOWN_NAMES = re.compile(r"(ppo|dapo|fully_async|one_step_off|entropy|fapo)\w*(trainer)?|rollout_corr\w*")
-_ALONE = ("val_generations_to_log_to_wandb",)
-"""keys of old versions without a section"""
-_ENGINE_GROUPS = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
-
 
 def _data(conversion: Conversion) -> None:
     """A class for the data, which needs three lines of its own, and arguments of the chat template."""
@@ -106,6 +103,7 @@ def _log_probs(conversion: Conversion) -> None:
 
 
 RULES: tuple[Callable[[Conversion], None], ...] = (
+    switched_off,
     _log_probs,
     batch_sizes,
     stale,
@@ -114,13 +112,16 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     policy_loss,
     advantage_estimator,
     kl_controller,
+    distillation,
     rollout_correction,
     dynamic_sampling,
     _data,
+    adapters,
     overrides,
     sampling,
     experts,
     engine,
+    multi_turn,
     schedules,
     profiles,
     strategies,
@@ -163,6 +164,8 @@ def convert(
     module: str = "verl.trainer.main_ppo",
     version: str | None = None,
     environment: Mapping[str, str] | None = None,
+    *,
+    accept: bool = True,
 ) -> Converted:
     """Convert parsed arguments.
 
@@ -170,115 +173,30 @@ def convert(
         module: of verl, that the command starts.
         version: of verl, such as 0.9; None: the newest with the command's keys.
         environment: for ``${oc.env:NAME}``.
+        accept: leave out the values that CoreRL's schema refuses.
     """
-    kind, remarks = _engine(arguments, module)
+    kind, remarks = engine_of(arguments, module)
     added = {key.removeprefix(PREFIX) for key in arguments.added}
-    given = _given(arguments, kind)
+    given = given_by(arguments, kind)
     version = version or guess((key for key in given if key not in added), kind)
     effective = Effective(given, version, kind, environment)
-    given = {key: _truth(effective, key, effective.resolved(key, value)) for key, value in given.items()}
+    given = {
+        key: truth(effective, key, effective.resolved(key, value)) for key, value in given.items() if value != REQUIRED
+    }
     conversion = Conversion(dict(given), Effective(given, version, kind), module=module)
     for remark in remarks:
         conversion.remark(*remark)
-    _unset(conversion)
-    _sections(conversion)
+    leave_out_unset(conversion)
+    leave_out_sections(conversion)
     for rule in RULES:
         rule(conversion)
     _one_by_one(conversion)
     _defaults(conversion)
+    if accept:
+        leave_out_refused(conversion, _nested, _targets)
     touched = {argument.partition("=")[0] for remark in conversion.remarks for argument in remark.arguments}
     kept = [key for key in given if not any(f"{each}.".startswith(f"{key}.") for each in touched)]
     return Converted(_nested(conversion.values), kept, conversion.remarks, version, kind)
-
-
-def _engine(arguments: hydra.Arguments, module: str) -> tuple[str, list[tuple[str, str, Any]]]:
-    """verl's engine from the config's name, the groups or the strategy; and remarks."""
-    remarks: list[tuple[str, str, Any]] = []
-    name = arguments.name or ""
-    megatron = "megatron" in name or "megatron" in module
-    if name and not _KNOWN_NAMES.fullmatch(name):
-        remarks.append(
-            (f"--config-name={name}", "the values of this file are not known here: give the file, too", "changed")
-        )
-    for group, choice in arguments.groups.items():
-        if group == "model_engine":
-            megatron = choice == "megatron"
-            if choice not in _ENGINE_GROUPS:
-                remarks.append(
-                    (f"{group}={choice}", f"CoreRL has no strategy '{choice}' yet; written as fsdp", "missing")
-                )
-        elif "@" in group or "/" in group or _is_choice(group, choice):
-            megatron = megatron or "megatron" in str(choice)
-            if not any(part in str(choice) for part in ("megatron", "dp_", "fsdp", "rollout", "hf_model", "legacy")):
-                remarks.append(
-                    (f"{group}={choice}", "a group of the user's own: its values are not known here", "changed")
-                )
-    strategy = arguments.values.get(f"{PREFIX}actor.strategy")
-    if strategy in ("megatron", "fsdp", "fsdp2"):
-        asked = megatron or arguments.groups.get("model_engine") is not None
-        if asked and megatron != (strategy == "megatron"):
-            reason = "contradicts the command's config or model_engine, whose keys are those of another engine; written"
-            remarks.append((f"actor.strategy={strategy}", reason, "changed"))
-        megatron = strategy == "megatron"
-    return "megatron" if megatron else "fsdp", remarks
-
-
-def _given(arguments: hydra.Arguments, kind: str) -> dict[str, Any]:
-    """verl's key, without its prefix, -> value; mappings of verl's own sections by key."""
-    given: dict[str, Any] = {}
-    groups = {
-        name: value
-        for name, value in arguments.groups.items()
-        if not re.search("[@/]|^model_engine$", name) and not _is_choice(name, value)
-    }
-    for key, value in [*groups.items(), *arguments.values.items()]:
-        entries = {key: value}
-        if isinstance(value, Mapping) and value and _is_section(key, kind):
-            entries = hydra.flat(value, key)
-        for name, entry in entries.items():
-            given.pop(name.removeprefix(PREFIX), None)
-            given[name.removeprefix(PREFIX)] = entry
-    return given | {key.removeprefix(PREFIX): None for key in arguments.deleted}
-
-
-def _is_choice(group: str, choice: Any) -> bool:
-    """Whether a key without a dot selects a file of the user's: ``+experiment=name``, ``actor=name``."""
-    known = full(group) in defaults("0.9", "fsdp") or group in _ALONE
-    return isinstance(choice, str) and not known
-
-
-def _truth(effective: Effective, key: str, value: Any) -> Any:
-    """0 and 1 of a key that is true or false in verl."""
-    return bool(value) if isinstance(effective.default(key), bool) and value in (0, 1) else value
-
-
-def _sections(conversion: Conversion) -> None:
-    """A section that is no mapping: verl has no values below it."""
-    for key, value in list(conversion.given.items()):
-        if not isinstance(value, Mapping) and _is_section(key, conversion.effective.engine):
-            reason = "is a section of verl and takes a mapping: verl's defaults below it are written"
-            conversion.drop(key, reason, "changed")
-
-
-def _is_section(key: str, kind: str) -> bool:
-    known = defaults("0.9", kind)
-    return key not in known and any(other.startswith(f"{full(key)}.") for other in known)
-
-
-def _unset(conversion: Conversion) -> None:
-    """Values with a variable that is set nowhere: a path or a name keeps it, another value is left out."""
-    for key, value in list(conversion.given.items()):
-        parts = value if isinstance(value, list) else [value]
-        if not any(isinstance(part, str) and _UNSET.search(part) for part in parts):
-            continue
-        default = conversion.effective.default(key)
-        if not _TEXTS.search(key) and default is not None:
-            conversion.drop(key, "has a variable that is set nowhere; verl's default is written", "changed")
-            conversion.effective.forget(key)
-        else:
-            conversion.remark(
-                shown(key, value), "has a variable that is set nowhere: set it before, or write the value"
-            )
 
 
 def _one_by_one(conversion: Conversion) -> None:

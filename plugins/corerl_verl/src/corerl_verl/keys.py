@@ -13,7 +13,6 @@ _MICRO_BATCHES = (
     "actor.ppo_micro_batch_size_per_gpu)"
 )
 _REFERENCE = "written if the reference's options differ from the actor's"
-_ENVIRONMENT = "rollout.multi_turn.environment supplies the tools (docs/environments.md)"
 _PER_GPU = "write the size of one GPU"
 _PACKED = "fsdp and megatron pack rows (fsdp: actor.strategy.use_remove_padding)"
 _WEIGHTS = "weights are sharded over all ranks of actor.strategy=fsdp"
@@ -75,6 +74,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size limits the logits in memory"),
     VerlKey("actor.clip_ratio", ("actor.policy_loss.clip_ratio_low", "actor.policy_loss.clip_ratio_high")),
     VerlKey("actor.policy_loss.loss_mode", ("actor.policy_loss",)),
+    VerlKey("actor.use_gpg_loss", ("actor.policy_loss",), "gpg"),
     VerlKey("actor.policy_loss.dro_beta", ("actor.policy_loss.beta",), "of dro"),
     VerlKey("actor.tau_pos", ("actor.policy_loss.tau_pos",), "of sapo"),
     VerlKey("actor.tau_neg", ("actor.policy_loss.tau_neg",), "of sapo"),
@@ -100,6 +100,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.ppo_micro_batch_size", ("actor.ppo_micro_batch_size_per_gpu",), _PER_GPU),
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
     VerlKey("actor.optim.clip_grad", ("actor.grad_clip",)),
+    VerlKey("critic.optim.clip_grad", ("critic.grad_clip",)),
     VerlKey(
         "actor.optim.override_optimizer_config.optimizer_offload_fraction",
         ("actor.optim.optimizer.offload_fraction",),
@@ -112,6 +113,7 @@ TABLE: tuple[VerlKey, ...] = (
         ("actor.strategy.save_optimizer",),
         "false without optimizer",
     ),
+    VerlKey("actor.checkpoint.async_save", ("trainer.async_save",)),
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface selects the checkpoints with a model folder"),
     VerlKey(
         "actor.tis_imp_ratio_cap",
@@ -123,6 +125,11 @@ TABLE: tuple[VerlKey, ...] = (
     ),
     *_same("actor.fsdp_config", "actor.strategy", *_FSDP),
     VerlKey("actor.fsdp_config.*", (), _WEIGHTS),
+    VerlKey(
+        "actor.megatron.override_transformer_config.pipeline_model_parallel_layout",
+        ("actor.strategy.override_transformer_config.num_layers_in_first_pipeline_stage",),
+        "and num_layers_in_last_pipeline_stage, if the stages between have equal numbers",
+    ),
     VerlKey(
         "actor.megatron.override_transformer_config.*",
         ("actor.strategy.override_transformer_config.*",),
@@ -161,11 +168,21 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("rollout.calculate_log_probs", (), "engines always return log-probs"),
     VerlKey("rollout.prompt_length", ("data.max_prompt_length",)),
     VerlKey("rollout.response_length", ("data.max_response_length",)),
-    VerlKey("rollout.agent.num_workers", ("rollout.multi_turn.num_workers",)),
+    VerlKey("rollout.agent.num_workers", ("rollout.num_workers",), "of an agent"),
+    VerlKey("rollout.agent.agent_loop_config_path", ("rollout.agent.config",), "of rollout.agent=verl_agent_loop"),
+    VerlKey("rollout.agent.default_agent_loop", ("rollout.agent.loop",), "of rollout.agent=verl_agent_loop"),
+    VerlKey("rollout.multi_turn.enable", (), "rollout.agent selects an agent"),
+    VerlKey("rollout.multi_turn.tool_config_path", ("rollout.agent.tools",), "of rollout.agent=verl_tools"),
+    VerlKey("rollout.multi_turn.function_tool_path", ("rollout.agent.functions",), "of rollout.agent=verl_tools"),
+    VerlKey("rollout.multi_turn.interaction_config_path", ("rollout.agent.interactions",), "likewise"),
+    VerlKey("rollout.multi_turn.max_parallel_calls", ("rollout.agent.max_calls",), "likewise"),
+    VerlKey("rollout.multi_turn.tool_response_truncate_side", ("rollout.agent.truncate_side",), "likewise"),
     VerlKey("rollout.multi_turn.max_turns", ("rollout.multi_turn.max_assistant_turns",)),
-    VerlKey("rollout.multi_turn.enable", (), _ENVIRONMENT),
-    VerlKey("rollout.multi_turn.tool_config_path", (), _ENVIRONMENT),
-    VerlKey("rollout.multi_turn.interaction_config_path", (), _ENVIRONMENT),
+    VerlKey(
+        "rollout.multi_turn.max_user_turns",
+        ("rollout.multi_turn.max_assistant_turns",),
+        "one more: after the last answer the policy has another turn",
+    ),
     VerlKey("critic.model.path", ("critic.path",)),
     *_same("critic.model.fsdp_config", "critic.strategy", *_FSDP),
     VerlKey("critic.megatron.*", ("critic.strategy.*",), "with critic.strategy=megatron"),

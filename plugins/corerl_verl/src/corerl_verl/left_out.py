@@ -3,15 +3,12 @@
 from fnmatch import fnmatchcase
 from typing import Any
 
-from corerl_verl.conversion import Conversion, Kind
+from corerl_verl.conversion import Conversion, Kind, is_true
 
 _COLUMNS = "CoreRL reads no audio"
 _PROFILER = "CoreRL profiles with torch's own profiler (trainer.profile, docs/profiling.md)"
 _OPTIMIZER = "CoreRL has adamw, adamw_8bit and muon: select one with optim.optimizer"
 _LORA = "of verl's adapters CoreRL has model.lora_rank, lora_alpha, target_modules and exclude_modules"
-_TOOLS = (
-    "tools of verl's YAML have no counterpart: write them as Python functions for rollout.agent=tools (docs/agents.md)"
-)
 _SHUFFLE = "mini-batches have the prompts of a step in the order of the data (data.shuffle)"
 _INTERNAL = "a matter of verl's processes"
 _FUSED = "a matter of memory and speed: actor.strategy.logits_chunk_size limits the logits in memory"
@@ -22,13 +19,16 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("data.dataloader_num_workers", "a matter of speed"),
     ("data.use_shm", "a matter of speed"),
     ("data.trust_remote_code", "model.trust_remote_code applies to model and tokenizer"),
+    ("data.image_patch_size", "the processor of the model has it"),
     ("data.validation_shuffle", "an evaluation covers all prompts"),
     ("model.use_remove_padding", "rows are packed (fsdp: actor.strategy.use_remove_padding)"),
-    ("model.use_fused_kernels", _FUSED),
-    ("model.fused_kernel_options.*", _FUSED),
-    ("model.use_liger", _FUSED),
-    ("model.tiled_mlp.*", _FUSED),
-    ("model.use_shm", "a matter of speed"),
+    ("*model.use_fused_kernels", _FUSED),
+    ("*model.fused_kernel_options.*", _FUSED),
+    ("*model.use_liger", _FUSED),
+    ("*model.tiled_mlp.*", _FUSED),
+    ("critic.model.tokenizer_path", "responses reach the critic as the policy's tokens"),
+    ("*.sum_pi_squared_checkpointing", _FUSED),
+    ("*model.use_shm", "a matter of speed"),
     ("actor.entropy_from_logits_*", _FUSED),
     ("actor.entropy_checkpointing", _FUSED),
     ("ref.entropy_*", _FUSED),
@@ -42,6 +42,7 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("*.loss_scale_factor", "null: data.max_response_length"),
     ("*.optim.total_training_steps", "the length of the run, by CoreRL too"),
     ("*.optim.zero_indexed_step", _INTERNAL),
+    ("*.optim.num_cycles", "of the schedule cosine, which the command does not select"),
     ("*.optim.use_checkpoint_opt_param_scheduler", _INTERNAL),
     ("*.pad_to_length*", "rows are packed without padding"),
     ("rollout.mode", "engines are always asynchronous; trainer.max_staleness=1 generates during training"),
@@ -57,11 +58,14 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("rollout.full_determinism", "trainer.seed seeds all randomness"),
     ("rollout.use_fire_sampling", "verl reads it no more"),
     ("rollout.micro_batch_size*", "of verl's engine hf alone"),
-    ("rollout.cudagraph_capture_sizes", "a matter of speed"),
-    ("rollout.multi_turn.use_inference_chat_template", "chats continue tokens (docs/architecture.md)"),
-    ("rollout.multi_turn.tokenization_sanity_check_mode", "chats continue tokens (docs/architecture.md)"),
-    ("rollout.multi_turn.completion_callback", "null: none"),
-    ("rollout.multi_turn.enable_tokenization_sanity_check", "chats continue tokens (docs/architecture.md)"),
+    ("rollout.moe_tensor_parallel_size", "of verl's engine trtllm alone"),
+    ("rollout.moe_load_balance_metrics_interval", "a matter of metrics"),
+    ("rollout.layer_name_map*", _INTERNAL),
+    ("rollout.server.*", _INTERNAL),
+    ("rollout.sglang_engine_mode", _INTERNAL),
+    ("rollout.enable_sleep_mode", "rollout.free_cache_engine"),
+    ("rollout.checkpoint_manager_class", _INTERNAL),
+    ("rollout.router_config_path", _INTERNAL),
     ("rollout.trace.*", "corerl rollouts show prints sample rollouts"),
     ("hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
     ("actor_rollout_ref.hybrid_engine", "models and engines share GPUs unless rollout.n_gpus_per_node is set"),
@@ -85,6 +89,8 @@ HARMLESS: tuple[tuple[str, str], ...] = (
     ("TransferQueue.*", _INTERNAL),
     ("hydra.*", _INTERNAL),
     ("*._target_", _INTERNAL),
+    ("*.optim.use_precision_aware_optimizer", "a matter of memory: CoreRL's moments are float32"),
+    ("*.optim.use_layer_wise_distributed_optimizer", "a matter of memory"),
     ("algorithm.rollout_correction.debug_rollout_actor_probs", "rollout_corr/* are measured without bypass_mode"),
 )
 """pattern of keys -> why nothing is lost"""
@@ -96,14 +102,11 @@ NEUTRAL: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("*.optim.num_cycles", (0.5, None)),
     ("*.optim.lr_warmup_init", (0, 0.0)),
     ("*.optim.min_lr", (0, 0.0)),
-    ("*.optim.lr_decay_steps", (None,)),
+    ("rollout.repetition_penalty", (1, 1.0)),
     ("*.optim.lr_wsd_decay_*", (None, "exponential")),
     ("*.optim.weight_decay_incr_style", ("constant",)),
     ("*.optim.*_dtype", ("fp32",)),
-    ("rollout.agent.default_agent_loop", ("single_turn_agent",)),
     ("rollout.over_sample_rate", (0, 0.0)),
-    ("rollout.multi_turn.enable", (False,)),
-    ("rollout.agent.agent_loop_config_path", (None,)),
 )
 """pattern of keys -> the values that CoreRL has too"""
 
@@ -112,11 +115,8 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("data.sampler.*", "a sampler of the user is a function for data.sampler (docs/data.md)"),
     ("data.datagen.*", "CoreRL has no generated data sets during training yet"),
     ("data.mm_processor_kwargs*", "CoreRL passes no arguments to the processor yet"),
-    ("data.image_patch_size", "the processor of the model has it"),
     ("data.max_pixels", "the processor of the model has it"),
     ("data.min_pixels", "the processor of the model has it"),
-    ("data.tool_config_path", _TOOLS),
-    ("data.function_tool_path", _TOOLS),
     ("model.external_lib", "plugins.load names Python files with hooks"),
     ("model.lora.*", _LORA),
     ("model.lora*", _LORA),
@@ -125,9 +125,9 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("model.custom_chat_template", "write the template to a file and set model.chat_template"),
     ("model.*moe*", "CoreRL has no such option of experts yet"),
     ("critic.model.*", "critic.model has keys of CoreRL's section model"),
-    ("*.optim.num_cycles", "of the schedule cosine, which the command does not select"),
     ("*.optim.*lr*", "of a schedule that is not converted: actor.optim.lr_scheduler_type (docs/optimizers.md)"),
     ("*.optim.muon_*", "of megatron-core's Muon, which CoreRL does not use"),
+    ("rollout.repetition_penalty", "CoreRL samples without penalties"),
     ("*.optim.*", _OPTIMIZER),
     ("actor.shuffle", _SHUFFLE),
     ("critic.shuffle", _SHUFFLE),
@@ -142,19 +142,17 @@ MISSING: tuple[tuple[str, str], ...] = (
     ("rollout.mtp*", "CoreRL has no multi-token prediction yet"),
     ("rollout.over_sample_rate", "is no share of a known data.train_batch_size"),
     ("rollout.disaggregation.*", "CoreRL's engines prefill and decode together"),
-    ("rollout.agent.*", "agent loops of verl have no counterpart: write an agent (docs/agents.md)"),
-    ("rollout.multi_turn.*", _TOOLS),
+    ("rollout.agent.*", "servers and managers of agent loops have no counterpart: write an agent (docs/agents.md)"),
+    ("rollout.multi_turn.*", "the agent verl_tools has no such option (docs/agents.md)"),
     ("rollout.custom*", "engines of the user are a plugin (docs/plugins.md)"),
     ("reward.reward_manager.*", "a reward manager of the user is a plugin (docs/plugins.md)"),
     ("reward_manager.*", "a reward manager of the user is a plugin (docs/plugins.md)"),
     ("reward_model.*", "CoreRL's reward model has no such option"),
-    ("reward.*sandbox_fusion*", "the scorer code has its own sandbox (docs/rewards.md)"),
-    ("sandbox_fusion.*", "the scorer code has its own sandbox (docs/rewards.md)"),
-    ("distillation.*", "distillation is the policy loss distill (docs/algorithms/distill.md): select it in the config"),
+    ("*.freeze_vision_tower", "CoreRL's megatron has no vision tower"),
+    ("distillation.*", "the policy loss distill has no such option (docs/algorithms/distill.md)"),
     ("algorithm.use_pf_ppo", "CoreRL has no weighting of samples by preference feedback yet"),
     ("algorithm.pf_ppo.*", "CoreRL has no weighting of samples by preference feedback yet"),
     ("trainer.checkpoint_callback_class", "a hook of a plugin can act after each checkpoint (docs/reference/hooks.md)"),
-    ("trainer.v1.*", "a matter of verl's trainer without a counterpart"),
     ("skip.*", "CoreRL has no replay of stored rollouts"),
     ("rollout.skip*", "CoreRL has no replay of stored rollouts"),
     ("trainer.runtime_env*", "runtime.options.environment names variables for the workers"),
@@ -166,11 +164,34 @@ MISSING: tuple[tuple[str, str], ...] = (
 """pattern of keys -> the feature that CoreRL does not have, or what to do"""
 
 
+_SWITCHED = ("qat", "mtp", "skip", "disaggregation", "tiled_mlp", "turbo_config", "prefix_grouper", "datagen")
+"""sections with a key ``enable`` or ``enabled``, which is false by default"""
+
+
+def switched_off(conversion: Conversion) -> None:
+    """The options of features that the command leaves off."""
+    for key in list(conversion.given):
+        *sections, _ = key.split(".")
+        found = [place for place, name in enumerate(sections) if name in _SWITCHED]
+        section = ".".join(sections[: found[0] + 1]) if found else ""
+        if section and not any(is_true(conversion.effective(f"{section}.{name}")) for name in ("enable", "enabled")):
+            conversion.drop(key, f"{section} is off, as in CoreRL")
+    if not is_true(conversion.effective("rollout.skip_rollout")):
+        conversion.drop("rollout.skip_dump_dir", "rollout.skip_rollout is off, as in CoreRL")
+    for role in ("actor", "critic"):
+        optimizer = str(conversion.effective(f"{role}.optim.optimizer"))
+        for key in list(conversion.given) if "muon" not in optimizer.lower() else ():
+            if key.startswith(f"{role}.optim.muon_"):
+                conversion.drop(key, f"the optimizer is {optimizer}")
+
+
 def left_out(conversion: Conversion, key: str) -> tuple[Kind, str]:
     """The kind and the reason for a given key without a counterpart."""
     value = conversion.given.get(key)
     if any(fnmatchcase(key, pattern) and value in neutral for pattern, neutral in NEUTRAL):
         return "harmless", "verl's default, which is what CoreRL does"
+    if isinstance(value, str) and value.startswith("${oc.select:"):
+        return "harmless", "another section, whose keys are converted themselves"
     for pattern, reason in HARMLESS:
         if fnmatchcase(key, pattern):
             return "harmless", reason

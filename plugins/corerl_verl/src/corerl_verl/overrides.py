@@ -11,13 +11,6 @@ _EMPTY: tuple[Any, ...] = (None, {}, False)
 
 def overrides(conversion: Conversion) -> None:
     """Nested values of ``model.override_config``; the critic's own are those of the policy, or are named."""
-    excluded = conversion.given.get("model.exclude_modules")
-    if isinstance(excluded, str):
-        if excluded.isidentifier():
-            conversion.given["model.exclude_modules"] = [excluded]
-        else:
-            reason = "a regular expression: CoreRL's model.exclude_modules are names of layers"
-            conversion.drop("model.exclude_modules", reason, "missing")
     found = _taken(conversion, _KEY)
     for name in list(found):
         attention = name in ("attn_implementation", "_attn_implementation")

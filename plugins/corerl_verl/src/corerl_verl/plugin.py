@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
+    from corerl.contracts.agents import AgentFactory
     from corerl.contracts.commands import Command
     from corerl.contracts.reward_managers import RewardManagerFactory
     from corerl.contracts.scorers import Scorer
@@ -34,6 +35,22 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
         options="corerl_verl.options:VerlBatchOptions",
         summary="a reward function of verl for a whole batch (reward_manager=batch)",
         scores_alone=True,
+    )
+
+
+@hookimpl
+def register_agents(register: "Register[AgentFactory]") -> None:
+    register(
+        "verl_tools",
+        "corerl_verl.tool_agent:VerlToolAgent",
+        options="corerl_verl.options:VerlToolsOptions",
+        summary="the policy calls tools of verl (tool_config_path, function_tool_path, interaction_config_path)",
+    )
+    register(
+        "verl_agent_loop",
+        "corerl_verl.agent_loop_agent:VerlAgentLoopAgent",
+        options="corerl_verl.options:VerlAgentLoopOptions",
+        summary="an agent loop of verl plays the episodes (agent_loop_config_path)",
     )
 
 

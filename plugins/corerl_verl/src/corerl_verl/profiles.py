@@ -5,6 +5,7 @@ from typing import Any
 from corerl_verl.conversion import Conversion, is_number, is_true, shown
 
 _ROLES = ("actor", "ref", "rollout", "critic")
+_SECTIONS = ("global_profiler.", "profiler.", "trainer.profile", "trainer.npu_profile.")
 _TOOLS = ("torch", "torch_memory")
 _OFF = "nothing is profiled: verl's profiler needs global_profiler.tool and steps, and enable=True of a role"
 _MERGED = "part of trainer.profile"
@@ -54,7 +55,7 @@ def _is_there(conversion: Conversion, role: str) -> bool:
 
 
 def _is_profiler(key: str) -> bool:
-    return key.startswith(("global_profiler.", "profiler.", "trainer.profile")) or ".profiler." in key
+    return key.startswith(_SECTIONS) or ".profiler." in key
 
 
 def _list(value: Any) -> list[Any]:

@@ -74,9 +74,25 @@ def verl(
         solution_str=response,
         ground_truth=ground_truth,
         extra_info=dict(extra_info),
+        **_of_model(options),
         **options.kwargs,
     )
     return score_of(result)
+
+
+def _of_model(options: VerlFunctionOptions) -> dict[str, Any]:
+    """verl's arguments for functions that ask a reward model."""
+    if options.router is None:
+        return {}
+    tokenizer = None if options.reward_model is None else _tokenizer(options.reward_model)
+    return {"reward_router_address": options.router, "reward_model_tokenizer": tokenizer}
+
+
+@cache
+def _tokenizer(path: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path)
 
 
 def score_of(result: Any) -> Any:
@@ -105,7 +121,7 @@ class VerlBatchManager(BatchRewardManager):
             f"{options.path}:{options.function}", batch_size=options.batch_size, batch_timeout=options.batch_timeout
         )
         super().__init__(scorers, num_workers=num_workers, timeout=timeout, options=inner)
-        self._function = _Batch(function, options.kwargs)
+        self._function = _Batch(function, {**_of_model(options), **options.kwargs})
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""

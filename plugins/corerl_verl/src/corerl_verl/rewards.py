@@ -22,15 +22,44 @@ _SHARED = (
     "verl's engine shares the GPUs of training, CoreRL's has its own: set reward.manager.gpus, or reward.manager.pool "
     "and runtime.options.pools"
 )
+_ASIDE = "a matter of memory and speed of the reward model's engine"
 _POOL = "reward_model"
+_PORT = 8100
+"""of the server that a reward function asks"""
+_PROGRAMS = {
+    "vllm": ("vllm serve", "--tensor-parallel-size"),
+    "sglang": ("python -m sglang.launch_server --model-path", "--tp-size"),
+}
+"""engine -> its program, and its flag of tensor parallel GPUs"""
+_ASKS = (
+    "start `{}` on GPUs of its own; the function gets its address as reward_router_address, and the model's tokenizer"
+)
+_OF_ENGINE = {
+    **dict.fromkeys(("free_cache_engine", "skip_tokenizer_init", "load_format", "dtype", "disable_log_stats"), _ASIDE),
+    **dict.fromkeys(("enforce_eager", "cudagraph_capture_sizes", "max_num_batched_tokens", "max_num_seqs"), _ASIDE),
+    **dict.fromkeys(("enable_chunked_prefill", "enable_prefix_caching", "data_parallel_size", "name"), _ASIDE),
+    **dict.fromkeys(("limit_images", "expert_parallel_size", "nnodes", "n_gpus_per_node"), _ASIDE),
+    **dict.fromkeys(("use_dynamic_bsz", "forward_max_token_len_per_gpu", "max_length", "strategy"), _ASIDE),
+    **dict.fromkeys(("use_remove_padding", "fsdp_config.param_offload", "use_fused_kernels", "use_shm"), _ASIDE),
+    "input_tokenizer": "the reward model reads the chat by its own template",
+    "tokenizer_path": "the tokenizer lies in the model's folder",
+}
+"""options of verl's reward model on which its scores do not depend"""
+_SANDBOXES = ("reward.sandbox_fusion", "reward_model.sandbox_fusion", "sandbox_fusion")
+_OWN_SANDBOX = (
+    "programs of responses run in the scorer code's own sandbox, with its own limits (docs/rewards-isolation.md)"
+)
 _ENGINES = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"}
 """engine -> its name of the share of GPU memory"""
 
 
 def rewards(conversion: Conversion) -> None:
     """The function, model or scorers that score, and the manager."""
+    _sandboxes(conversion)
     function = _function(conversion)
     model = _reward_model(conversion, function is not None)
+    if function is not None and model is not None:
+        function, model = {**function, **model}, None
     names = [(key, str(name)) for key in _MANAGERS if (name := conversion.take(key)) is not None]
     key, name = names[-1] if names else ("", "naive")
     buffer, longest = _buffer(conversion)
@@ -51,6 +80,13 @@ def rewards(conversion: Conversion) -> None:
         conversion.remark(f"{key}={name}", "CoreRL has no such reward manager; written as parallel", "missing")
     if names:
         conversion.values["reward.manager"] = _SAME_HERE.get(name, "parallel")
+
+
+def _sandboxes(conversion: Conversion) -> None:
+    """verl's service for programs, by default none."""
+    for section in _SANDBOXES:
+        asked = conversion.given.get(f"{section}.url") is not None
+        conversion.drop_section(section, _OWN_SANDBOX, "changed" if asked else "harmless")
 
 
 def _function(conversion: Conversion) -> dict[str, Any] | None:
@@ -85,6 +121,7 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
     Args:
         asked_by_function: a function scores, and may ask the model through verl's router.
     """
+    _renamed(conversion)
     for section in _MODELS:
         enabled, path = conversion.take(f"{section}.enable"), None
         for key in (f"{section}.model.path", f"{section}.model_path"):
@@ -97,16 +134,12 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
             for key in rest:
                 conversion.drop(key, "the command has no reward model")
             continue
-        engine = None if asked_by_function else _engine(conversion, section)
-        for key in rest:
-            conversion.drop(key, _NO_OPTION, "missing")
         if asked_by_function:
-            conversion.remark(
-                f"{shown(f'{section}.enable', True)}, model {path}",
-                "the reward function scores alone: CoreRL gives it no reward_router_address yet; ask a server of yours",
-                "missing",
-            )
-            continue
+            return _served(conversion, section, path, trusted, rest)
+        engine = _engine(conversion, section)
+        for key in rest:
+            name = key.removeprefix(f"{section}.").removeprefix("rollout.").removeprefix("model.")
+            conversion.drop(key, _OF_ENGINE.get(name, _NO_OPTION), "harmless" if name in _OF_ENGINE else "missing")
         values: dict[str, Any] = {"reward.manager": "model", "reward.manager.path": path}
         if is_number(size):
             values["reward.manager.batch_size"] = size
@@ -123,9 +156,35 @@ def _reward_model(conversion: Conversion, asked_by_function: bool) -> dict[str, 
     return None
 
 
+def _renamed(conversion: Conversion) -> None:
+    """verl's development versions between 0.6 and 0.7 had ``inference`` for ``rollout``."""
+    for section in _MODELS:
+        for name, value in conversion.take_section(f"{section}.inference").items():
+            if (key := f"{section}.rollout.{name}") not in conversion.given:
+                conversion.put(key, value)
+        for name in ("use_reward_loop", "num_workers"):
+            conversion.drop(f"{section}.{name}", "responses are always scored during generation")
+
+
+def _served(conversion: Conversion, section: str, path: Any, trusted: Any, rest: list[str]) -> dict[str, Any]:
+    """A function that asks the model: the scorer ``verl`` passes the address of a server, which the user starts."""
+    rollout = f"{section}.rollout"
+    name = str(conversion.effective(f"{rollout}.name", "vllm"))
+    size = conversion.effective(f"{rollout}.tensor_model_parallel_size", 1)
+    program, tensor = _PROGRAMS.get(name, _PROGRAMS["vllm"])
+    command = f"{program} {path} {tensor} {size} --port {_PORT}" + (" --trust-remote-code" if is_true(trusted) else "")
+    options = [shown(key, conversion.take(key)) for key in rest]
+    arguments = [shown(f"{section}.enable", True), f"{section}.model_path={path}", *options]
+    conversion.remark(", ".join(arguments), _ASKS.format(command))
+    return {"router": f"127.0.0.1:{_PORT}", "reward_model": path}
+
+
 def _engine(conversion: Conversion, section: str) -> dict[str, Any] | None:
     """The engine of verl since 0.7, with its GPUs if it has a pool of its own."""
-    name, rollout = conversion.take(f"{section}.rollout.name"), f"{section}.rollout"
+    rollout = f"{section}.rollout"
+    name = conversion.take(f"{rollout}.name")
+    if name is None and any(key.startswith(f"{rollout}.") for key in conversion.given):
+        name = conversion.effective("rollout.name", "vllm")
     if str(name) not in _ENGINES:
         return None
     values: dict[str, Any] = {"reward.manager.engine": name}

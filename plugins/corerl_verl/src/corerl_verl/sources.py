@@ -117,7 +117,6 @@ def converted(source: Source, version: str | None = None, thorough: bool = False
         beneath |= _yaml(file)
         arguments.name = "ppo_megatron_trainer" if "megatron" in arguments.name else None
     arguments.values = {key: value for key, value in beneath.items() if key not in arguments.values} | arguments.values
-    arguments.added |= set(beneath)
     result = convert(arguments, source.launch.module, version, source.environment)
     result = result._replace(remarks=[*source.remarks, *result.remarks])
     return _without_idle(result, arguments, source) if thorough else result
@@ -127,22 +126,25 @@ def _without_idle(result: Converted, arguments: hydra.Arguments, source: Source)
     """Arguments without effect on the config are not kept: the others leave them idle, or their value is not read."""
 
     def outcome(values: dict[str, Any]) -> tuple[Any, list[Remark]]:
-        other = convert(replace(arguments, values=values), source.launch.module, result.version, source.environment)
+        other = convert(
+            replace(arguments, values=values), source.launch.module, result.version, source.environment, accept=False
+        )
         return other.values, other.remarks
 
+    whole = outcome(arguments.values)[0]
     found: dict[str, list[str]] = {}
     names: set[str] = set()
     for key, value in arguments.values.items():
         name = key.removeprefix(PREFIX)
         without = {other: each for other, each in arguments.values.items() if other != key}
-        if name not in result.kept or value is None or outcome(without)[0] != result.values:
+        if name not in result.kept or value is None or outcome(without)[0] != whole:
             continue
         seen = [outcome({**without, key: probe}) for probe in _PROBES]
         reads_texts = seen[-1] != outcome({**without, key: "another"})
         if all(each == seen[0] for each in seen):
             found.setdefault(_IDLE, []).append(shown(name, value))
             names.add(name)
-        elif isinstance(value, str) and not reads_texts and seen[-1][0] == result.values:
+        elif isinstance(value, str) and not reads_texts and seen[-1][0] == whole:
             found.setdefault(_UNREAD, []).append(shown(name, value))
             names.add(name)
     kinds: dict[str, Kind] = {_IDLE: "harmless", _UNREAD: "changed"}

@@ -3,22 +3,9 @@
 from typing import Any
 
 from corerl_verl.conversion import Conversion, Kind, is_number, is_true, shown
+from corerl_verl.megatron import OPTIONS, RECOMPUTE, megatron
 
 _FSDP_OPTIONS = ("param_offload", "optimizer_offload", "reshard_after_forward", "ulysses_sequence_parallel_size")
-_MEGATRON_OPTIONS = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "sequence_parallel",
-    "use_distributed_optimizer",
-    "param_offload",
-    "grad_offload",
-    "optimizer_offload",
-    "use_mbridge",
-)
-_RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 _HARMLESS = {
     "wrap_policy": "FSDP2 wraps each decoder layer",
     "forward_prefetch": "a matter of speed",
@@ -32,9 +19,15 @@ _HARMLESS = {
     "pad_to_length_bucket": "rows are packed without padding",
     "pad_bshd_to_minibatch_max": "rows are packed without padding",
     "use_remove_padding": "rows are packed without padding",
+    "thd_format": "rows are packed without padding",
     "use_dist_checkpointing": "weights are read from the Hugging Face folder",
     "dist_checkpointing_path": "weights are read from the Hugging Face folder",
     "dist_checkpointing_prefix": "weights are read from the Hugging Face folder",
+    "dist_ckpt_optim_fully_reshardable": "checkpoints of CoreRL have a format of their own",
+    "distrib_optim_fully_reshardable_mem_efficient": "checkpoints of CoreRL have a format of their own",
+    "dynamic_context_parallel": "a matter of speed: the ranks of context_parallel_size share each row",
+    "max_seqlen_per_dp_cp_rank": "a matter of speed: the ranks of context_parallel_size share each row",
+    "rollout_n": "rollout.n",
     "load_weight": "weights are read from the Hugging Face folder",
     "vanilla_mbridge": "the plugin's tables or mbridge convert weights",
     "use_no_sync_for_gradient_accumulation": "gradients are summed after the last micro-batch",
@@ -49,39 +42,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "dtype": ("bfloat16", "bf16", None),
     "mixed_precision": (None, {}),
     "expert_tensor_parallel_size": (None, 1),
-    "override_ddp_config": ({}, None),
     "override_mcore_model_config": ({}, None),
     "use_megatron_fsdp": (False,),
     "use_precision_aware_optimizer": (False,),
 }
 """an option without a counterpart -> its values without an effect"""
-_ONE_WAY = "CoreRL divides layers and experts, and names their weights, in one way"
-_GROUPED = "a matter of speed: experts are computed one after the other"
-_OWN_ATTENTION = "a matter of speed: attention and its rotation are modules of CoreRL"
-_AUX = "CoreRL's megatron has no load-balance loss of routers yet (fsdp: router_aux_loss_coef)"
-_TRANSFORMER: dict[str, tuple[Kind, str]] = {
-    **dict.fromkeys(("attention_backend", "apply_rope_fusion", "use_flash_attn"), ("harmless", _OWN_ATTENTION)),
-    **dict.fromkeys(("moe_grouped_gemm", "moe_use_legacy_grouped_gemm"), ("harmless", _GROUPED)),
-    **dict.fromkeys(("hidden_dropout", "attention_dropout"), ("harmless", "models are trained without dropout")),
-    **dict.fromkeys(
-        (
-            "num_layers_in_first_pipeline_stage",
-            "num_layers_in_last_pipeline_stage",
-            "account_for_embedding_in_pipeline_split",
-            "account_for_loss_in_pipeline_split",
-            "pipeline_model_parallel_layout",
-        ),
-        ("missing", _ONE_WAY),
-    ),
-    **dict.fromkeys(("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"), ("missing", _AUX)),
-    **dict.fromkeys(
-        ("moe_router_bias_update_rate", "moe_router_enable_expert_bias", "mtp_num_layers", "mtp_loss_scaling_factor"),
-        ("missing", "no family of CoreRL's megatron has it yet"),
-    ),
-    "variable_seq_lengths": ("harmless", "rows are packed; CoreRL sets it for pipelines"),
-}
-"""keys of megatron-core's transformer config that CoreRL sets itself; others are passed on"""
-_MISSING = {
+_CHANGED = {
     "model_dtype": "CoreRL keeps the trained weights in fp32",
     "dtype": "CoreRL trains in model.dtype, which rollout.dtype sets: bf16, fp16 or fp32",
     "mixed_precision": "CoreRL computes in model.dtype with fp32 weights and buffers",
@@ -90,7 +56,7 @@ _DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32"
 _NO_OPTION = "CoreRL's strategy {} has no such option yet"
 _FROZEN = {
     "fsdp": ("reshard_after_forward", "ulysses_sequence_parallel_size", "fsdp_size"),
-    "megatron": (*(name for name in _MEGATRON_OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
+    "megatron": (*(name for name in OPTIONS if name.endswith("_size")), "sequence_parallel", "use_mbridge"),
 }
 """options of a model without updates, in addition to ``param_offload`` and ``offload_policy``"""
 _OVERRIDES = "{}.strategy.override_transformer_config."
@@ -136,7 +102,7 @@ def _of_the_actor(conversion: Conversion) -> None:
         return
     for each, value in list(conversion.values.items()):
         name = each.removeprefix("actor.strategy.")
-        if name.partition(".")[0] in ("override_transformer_config", *_RECOMPUTE):
+        if name.partition(".")[0] in ("override_transformer_config", *RECOMPUTE):
             conversion.values[f"critic.strategy.{name}"] = value
 
 
@@ -158,7 +124,8 @@ def _options(conversion: Conversion, role: str, engine: str, sections: tuple[str
             conversion.drop_section(section, _OTHER.format(engine))
         conversion.drop(f"{role}.ulysses_sequence_parallel_size", _OTHER.format(engine))
         conversion.drop(f"{role}.use_torch_compile", _HARMLESS["use_torch_compile"])
-        _megatron(conversion, role)
+        megatron(conversion, role)
+        _rest(conversion, f"{role}.megatron", "megatron")
         return
     conversion.drop_section(f"{role}.megatron", _OTHER.format(engine))
     for section in sections:
@@ -192,8 +159,8 @@ def _precision(conversion: Conversion, role: str, section: str) -> None:
         conversion.values[f"{role}.strategy.reduce_dtype"] = "bf16"
     for name, value in found.items():
         kept = _DTYPES.get(str(value)) == {"param_dtype": "bf16", "buffer_dtype": "fp32"}.get(name)
-        reason = "verl's default, which is what CoreRL does" if kept else _MISSING["mixed_precision"]
-        conversion.remark(shown(f"{key}.{name}", value), reason, "harmless" if kept else "missing")
+        reason = "verl's default, which is what CoreRL does" if kept else _CHANGED["mixed_precision"]
+        conversion.remark(shown(f"{key}.{name}", value), reason, "harmless" if kept else "changed")
 
 
 def _shard_group(conversion: Conversion, role: str, key: str) -> None:
@@ -207,34 +174,6 @@ def _shard_group(conversion: Conversion, role: str, key: str) -> None:
         conversion.drop(key, "all GPUs shard the model, which is what CoreRL does")
 
 
-def _megatron(conversion: Conversion, role: str) -> None:
-    section = f"{role}.megatron"
-    for name in _MEGATRON_OPTIONS:
-        given = conversion.given.pop(f"{section}.{name}", None)
-        value = given if given is not None else conversion.effective(f"{section}.{name}")
-        if given is not None or name == "sequence_parallel" or (name.endswith("_size") and value not in (None, 1)):
-            conversion.values[f"{role}.strategy.{name}"] = value
-    if conversion.effective(f"{section}.tensor_model_parallel_size", 1) in (1, "1"):
-        conversion.values.pop(f"{role}.strategy.sequence_parallel", None)  # verl turns it off
-    override = f"{section}.override_transformer_config"
-    whole = conversion.take(override, {})
-    overrides = (dict(whole) if isinstance(whole, dict) else {}) | conversion.take_section(override)
-    for name, value in overrides.items():
-        if name in _RECOMPUTE:
-            if value is not None:
-                conversion.values[f"{role}.strategy.{name}"] = value
-        elif name in _TRANSFORMER:
-            kind, reason = _TRANSFORMER[name]
-            kind = "harmless" if value in (None, False) else kind
-            conversion.remark(shown(f"{override}.{name}", value), reason, kind)
-        elif value is not None:
-            conversion.values[f"{role}.strategy.override_transformer_config.{name}"] = value
-    modules = conversion.values.get(f"{role}.strategy.recompute_modules")
-    if modules is not None and conversion.values.get(f"{role}.strategy.recompute_granularity") != "selective":
-        del conversion.values[f"{role}.strategy.recompute_modules"]
-    _rest(conversion, section, "megatron")
-
-
 def _rest(conversion: Conversion, section: str, engine: str) -> None:
     """The given options of a section without a counterpart."""
     for key in [key for key in conversion.given if key.startswith(f"{section}.")]:
@@ -245,7 +184,8 @@ def _rest(conversion: Conversion, section: str, engine: str) -> None:
         elif (name in _NEUTRAL and value in _NEUTRAL[name]) or value in (None, False):
             conversion.drop(key, "verl's default, which is what CoreRL does")
         else:
-            conversion.drop(key, _MISSING.get(name, _NO_OPTION.format(engine)), "missing")
+            kind: Kind = "changed" if name in _CHANGED else "missing"
+            conversion.drop(key, _CHANGED.get(name, _NO_OPTION.format(engine)), kind)
 
 
 def _reference(conversion: Conversion, engine: str) -> None:

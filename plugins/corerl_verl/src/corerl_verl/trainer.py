@@ -10,6 +10,12 @@ _DTYPES = {
     **{"float32": "fp32", "fp32": "fp32", "auto": "auto"},
 }
 _PARTS = ("model", "optimizer", "extra")
+_ALL = 1_000_000
+_LOGGED = (
+    "trainer.log_val_generations",
+    "trainer.val_generations_to_log_to_wandb",
+    "val_generations_to_log_to_wandb",
+)
 _RAY_SOURCES = ("ray_init", "ray_kwargs")
 
 
@@ -54,6 +60,7 @@ def frequencies(conversion: Conversion) -> None:
         value = conversion.given.get(key)
         if key in conversion.given and (value is None or value is False or is_number(value, most=0)):
             conversion.given[key] = -1
+    _logged(conversion)
     for key in ("data.val_max_samples", "data.train_max_samples"):
         if is_number(conversion.given.get(key), most=0):
             conversion.given.pop(key)
@@ -64,6 +71,15 @@ def frequencies(conversion: Conversion) -> None:
         )
     if is_number(conversion.effective("trainer.total_training_steps"), most=0):
         conversion.given.pop("trainer.total_training_steps", None)
+
+
+def _logged(conversion: Conversion) -> None:
+    """A negative number of responses is, in verl, the end of a slice: -1 is all but one."""
+    for key in _LOGGED:
+        number: Any = conversion.given.get(key)
+        if is_number(number, most=-1):
+            conversion.drop(key, f"verl logs all responses but {-number}; written as {_ALL}: all", "changed")
+            conversion.values["trainer.log_val_generations"] = _ALL
 
 
 def resuming(conversion: Conversion) -> None:
@@ -117,6 +133,9 @@ def checkpoints(conversion: Conversion) -> None:
             f"trainer.max_actor_ckpt_to_keep={numbers[0]}, trainer.max_critic_ckpt_to_keep={numbers[1]}",
             f"CoreRL keeps actor and critic together: {max(numbers)}",
         )
+    saves: Any = conversion.take("actor.checkpoint.async_save")
+    if saves is not None:
+        conversion.values["trainer.async_save"] = is_true(saves)
     for role in ("actor", "critic"):
         _contents(conversion, role)
 
@@ -176,12 +195,14 @@ def _without(conversion: Conversion, role: str, key: str, without: set[str]) -> 
 def stale(conversion: Conversion) -> None:
     """Trainers that generate during training: one step ahead, or fully asynchronous."""
     mode = str(conversion.effective("trainer.v1.trainer_mode", "sync"))
-    of_v1 = mode in ("colocate_async", "separate_async") and conversion.trainer_v1
+    of_v1 = mode != "sync" and conversion.trainer_v1
     fully = "fully_async" in conversion.module
     if fully:
         _fully_asynchronous(conversion)
     if of_v1 or fully or "one_step" in conversion.module:
-        threshold = conversion.effective("async_training.staleness_threshold", 0)
+        ahead = [f"trainer.v1.{mode}.{name}" for name in ("staleness_threshold", "num_warmup_batches")] if of_v1 else []
+        limits = [conversion.effective(key) for key in (*ahead, "async_training.staleness_threshold")]
+        threshold = next((limit for limit in limits if limit is not None), 0)
         steps = max(1, int(-(-threshold // 1))) if is_number(threshold) else 1
         conversion.values |= {"trainer.max_staleness": steps, "rollout.free_cache_engine": False}
         conversion.remark(
@@ -197,6 +218,9 @@ def stale(conversion: Conversion) -> None:
         for key in ("rollout.nnodes", "rollout.n_gpus_per_node"):
             conversion.drop(key, "engines share the GPUs of training")
     conversion.drop_section("async_training", "trainer.max_staleness bounds the age of weights")
+    if conversion.given.get("trainer.v1.sampler.custom_sampler.path") is not None:
+        reason = "a sampler of verl's replay buffer is a batch filter or trainer.batch_order here (docs/plugins.md)"
+        conversion.drop_section("trainer.v1.sampler.custom_sampler", reason, "missing")
     conversion.drop_section("trainer.v1", "a matter of verl's trainer")
     only = is_true(conversion.given.get("trainer.val_only"))
     reason = "`corerl generate` and `corerl eval` evaluate without training" if only else "off, as in CoreRL"
@@ -231,4 +255,4 @@ def _fully_asynchronous(conversion: Conversion) -> None:
     for name in ("total_epochs", "test_freq"):
         value = conversion.take(f"rollout.{name}")
         if value is not None:
-            conversion.given[f"trainer.{name}"] = value
+            conversion.put(f"trainer.{name}", value)

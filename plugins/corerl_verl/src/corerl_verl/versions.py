@@ -97,6 +97,16 @@ class Effective:
         """verl's default of a key; None if the version has no such key."""
         return defaults(self.version, self.engine).get(full(key))
 
+    def is_default(self, key: str, value: Any) -> bool:
+        """Whether verl has this value if the key is not given; null is none."""
+        default = self.default(key)
+        return value is not None and value in (default, self.resolved(key, default))
+
+    def give(self, key: str, value: Any) -> None:
+        """Take a value as if the command gave it."""
+        self._given[full(key)] = value
+        self._found.clear()
+
     def forget(self, key: str) -> None:
         """Take the default of a given key again."""
         self._given.pop(full(key), None)

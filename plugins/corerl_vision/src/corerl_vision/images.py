@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from corerl.errors import DataError
@@ -22,7 +23,7 @@ MOST_BYTES = 2**26
 
 
 def open_image(value: Any, where: str, folder: Path | None) -> Image.Image:
-    """An image as RGB, turned as its EXIF tag says.
+    """An image as RGB, turned as its EXIF tag says; transparent pixels are on white, 16 bits are scaled to 8.
 
     Args:
         value: bytes of an image file; a PIL image; ``data:image/…;base64,…``; the path of a file in ``folder``; or a
@@ -98,7 +99,40 @@ def _decoded(image: Image.Image, where: str) -> Image.Image:
     if not width or not height or width * height > MOST_PIXELS:
         raise DataError(f"{where}: has {width} × {height} pixels; an image has 1 to {MOST_PIXELS:,}")
     turned = ImageOps.exif_transpose(image)
-    return (image if turned is None else turned).convert("RGB")
+    return _opaque(_of_8_bits(image if turned is None else turned, where))
+
+
+def _of_8_bits(image: Image.Image, where: str) -> Image.Image:
+    """Grey pixels of 16 bits as pixels of 8; in mode I, which Pillow gives them too, values beyond 255 are of 16 bits.
+
+    Raises:
+        DataError: pixels of another range, which has no white.
+    """
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise DataError(f"{where}: has pixels of 32 bits (mode {image.mode}): give 8 or 16 bits")
+    is_long = image.mode != "I" or values.max() > 255
+    scaled = (values.astype(np.uint32) * 255 + 32767) // 65535 if is_long else values
+    grey = Image.fromarray(scaled.astype(np.uint8))
+    clear = image.info.get("transparency")
+    if clear is not None:
+        grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+    return grey
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The image as RGB on a white ground."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    clear = image.info.get("transparency")
+    if isinstance(clear, tuple) and max(clear) > 255:  # of a file of 16 bits, whose colours Pillow cuts to 8
+        image = image.copy()
+        image.info["transparency"] = tuple(value >> 8 for value in clear)
+    over = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    ground = Image.new("RGBA", over.size, "white")
+    return Image.alpha_composite(ground, over).convert("RGB")
 
 
 def as_png(image: Image.Image) -> bytes:

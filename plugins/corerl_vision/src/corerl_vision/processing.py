@@ -165,7 +165,9 @@ def load_processor(model: ModelConfig, config: Any, tokenizer: "PreTrainedTokeni
         raise ModelError(f"model.path: transformers has no processor for {config.model_type}")
     kind = getattr(transformers, name)
     try:
-        images = auto.from_pretrained(path, backend="pil", local_files_only=local)
+        images = auto.from_pretrained(
+            path, backend="pil", local_files_only=local, trust_remote_code=model.trust_remote_code
+        )
         settings, _ = kind.get_processor_dict(path, local_files_only=local)
         taken = set(inspect.signature(kind.__init__).parameters)
         settings = {key: value for key, value in settings.items() if key in taken and not key.endswith("processor")}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from corerl.data import Location
 from corerl.errors import DataError, ModelError
 from corerl_torch.media_store import COLUMN, DIGEST_BYTES, get
 from corerl_torch.media_store import PLACEHOLDERS as PLACES
+from corerl_torch.messages import normalized
 from corerl_torch.tokenizers import HFTokenizer, load_tokenizer
 from corerl_vision.images import open_image
 from corerl_vision.processing import Processed, Processor
@@ -47,9 +48,11 @@ class VisionTokenizer(HFTokenizer):
         self, messages: Sequence[Mapping[str, Any]], media: Mapping[str, Any], location: object
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """See :meth:`corerl.contracts.tokenizers.MediaTokenizer.place_media`."""
-        marks = [mark for message in messages for mark in _marks(message, videos=self._has_videos)]
+        messages = normalized(messages, location)
+        marks = [mark for message in messages for mark in _marks(message, self._pattern)]
+        bare = [mark.text for mark in marks if mark.own is None]
         for mark, column in COLUMNS.items():
-            found, given = marks.count(mark), len(self._listed(media, column, location))
+            found, given = bare.count(mark), len(self._listed(media, column, location))
             if found != given:
                 raise DataError(
                     f"{location}: the prompt has {found} {mark} mark{'' if found == 1 else 's'}, and the column "
@@ -58,12 +61,23 @@ class VisionTokenizer(HFTokenizer):
                 )
         if not marks:
             return [dict(message) for message in messages], {}
-        processed = {mark: iter(self._processed(media, column, location)) for mark, column in COLUMNS.items()}
-        references = [REFERENCE + next(processed[mark]).digest.hex() for mark in marks]
+        columns = {mark: iter(self._processed(media, column, location)) for mark, column in COLUMNS.items()}
+        processed = [
+            next(columns[mark.text]) if mark.own is None else self._of_part(mark, number, location)
+            for number, mark in enumerate(marks)
+        ]
+        references = [REFERENCE + each.digest.hex() for each in processed]
         left, pattern = iter(references), self._pattern
         return [{**each, "content": _content(each["content"], left, pattern)} for each in messages], {
             COLUMN: references
         }
+
+    def _of_part(self, mark: "_Mark", number: int, location: object) -> Processed:
+        """The medium that a part of a message has itself."""
+        if mark.text != MARK and not self._has_videos:
+            raise DataError(f"{location}: videos are not supported for the family {self.config.model_type}")
+        where = f"{location}, {mark.text.strip('<>')} {number} of the messages"
+        return self._read(mark.own, COLUMNS[mark.text], where, _folder(location))
 
     @property
     def _has_videos(self) -> bool:
@@ -108,17 +122,17 @@ class VisionTokenizer(HFTokenizer):
 
     def _processed(self, media: Mapping[str, Any], column: str, location: object) -> list[Processed]:
         """Those of a column, each a reference or as read."""
-        folder = Path(location.file).expanduser().parent if isinstance(location, Location) else None
-        found = []
-        for number, value in enumerate(self._listed(media, column, location)):
-            where = f"{location}, column '{column}', {column[:-1]} {number}"
-            if isinstance(value, str) and value.startswith(REFERENCE):
-                found.append(self.processor.stored(value.removeprefix(REFERENCE), where))
-            elif column == COLUMN:
-                found.append(self.processor.process(open_image(value, where, folder), where))
-            else:
-                found.append(self.processor.process_video(open_video(value, where, folder), where))
-        return found
+        return [
+            self._read(value, column, f"{location}, column '{column}', {column[:-1]} {number}", _folder(location))
+            for number, value in enumerate(self._listed(media, column, location))
+        ]
+
+    def _read(self, value: Any, column: str, where: str, folder: Path | None) -> Processed:
+        if isinstance(value, str) and value.startswith(REFERENCE):
+            return self.processor.stored(value.removeprefix(REFERENCE), where)
+        if column == COLUMN:
+            return self.processor.process(open_image(value, where, folder), where)
+        return self.processor.process_video(open_video(value, where, folder), where)
 
     def _listed(self, media: Mapping[str, Any], column: str, location: object) -> list[Any]:
         """The values of a column."""
@@ -174,15 +188,30 @@ def load_vision_tokenizer(model: ModelConfig) -> VisionTokenizer | None:
     return VisionTokenizer(**own, config=config)
 
 
-def _marks(message: Mapping[str, Any], *, videos: bool) -> list[str]:
-    """The marks of a message, in order; a part of type image or video counts as a mark."""
-    content, pattern = message["content"], "|".join(COLUMNS) if videos else MARK
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    found: list[str] = []
-    for part in parts:
+class _Mark(NamedTuple):
+    """A place of an image or a video in the texts: ``<image>``, ``<video>``, and the medium that a part has itself."""
+
+    text: str
+    own: Any = None
+
+
+def _marks(message: Mapping[str, Any], pattern: str) -> list[_Mark]:
+    """The marks of a message, in order; a part of type image or video is a mark."""
+    content = message["content"]
+    found: list[_Mark] = []
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         mark = f"<{part['type']}>"
-        found += [mark] if mark in COLUMNS else re.findall(pattern, str(part.get("text", "")))
+        if mark not in COLUMNS:
+            found += map(_Mark, re.findall(pattern, str(part.get("text", ""))))
+        else:
+            own = part.get(part["type"])
+            found.append(_Mark(mark, part if own is not None and mark != MARK else own))
     return found
+
+
+def _folder(location: object) -> Path | None:
+    """The folder whose files a row may name."""
+    return Path(location.file).expanduser().parent if isinstance(location, Location) else None
 
 
 def _content(content: Any, references: Iterator[str], pattern: str) -> Any:

@@ -17,6 +17,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from corerl_vllm_engine import cores
 from corerl_vllm_engine.adapter import named
+from corerl_vllm_engine.graphs import missing_sizes
 from corerl_vllm_engine.replicas import Replicas
 from corerl_vllm_engine.scheduler import PART, PREEMPTED
 
@@ -45,7 +46,13 @@ def _config(settings: dict[str, Any]) -> Any:
         arguments = arguments | {"nnodes": nodes["count"], "node_rank": nodes["rank"]}
         arguments |= {"master_addr": nodes["address"], "master_port": nodes["port"]}
         arguments["distributed_executor_backend"] = "mp"
-    return AsyncEngineArgs(**arguments).create_engine_config(BATCH_OF_A_STEP, headless=follows)
+
+    def made(more: dict[str, Any]) -> Any:
+        return AsyncEngineArgs(**arguments, **more).create_engine_config(BATCH_OF_A_STEP, headless=follows)
+
+    config = made({})
+    missing = missing_sizes(config, arguments)
+    return made(missing) if missing else config
 
 
 def follow(settings: dict[str, Any]) -> None:

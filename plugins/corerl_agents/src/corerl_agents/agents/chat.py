@@ -16,7 +16,7 @@ class ChatAgent:
     async def run(self, task: Task, model: Model) -> AgentResult:
         """Play one episode."""
         prompt = first_messages(task, self._system)
-        reply = await model.chat(prompt, max_tokens=self._most)
+        reply = await model.chat(prompt, tools=task.tools, max_tokens=self._most)
         return AgentResult(messages=[reply.message], prompt=prompt if self._system else None)
 
 

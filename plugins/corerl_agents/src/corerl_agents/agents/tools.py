@@ -8,6 +8,7 @@ from typing import Any
 
 from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
 from corerl.errors import ConfigError
+from corerl.terminal import say
 from corerl_agents.agents.chat import first_messages
 from corerl_agents.agents.mcp import Sessions
 from corerl_agents.agents.options import ToolsOptions
@@ -38,6 +39,7 @@ class ToolsAgent:
         self._sessions = Sessions(options.servers, options.start_timeout, timeout) if options.servers else None
         self._shared = contextlib.AsyncExitStack()
         self._of_run: asyncio.Task[Sequence[Tool]] | None = None
+        self._names_tools = True
 
     def close(self) -> None:
         """End everything that was started."""
@@ -52,6 +54,9 @@ class ToolsAgent:
             RunError: an MCP server does not start.
             DataError: the chat template refuses the messages.
         """
+        if task.tools and self._names_tools:
+            self._names_tools = False
+            say("the rows' column 'tools' is not read: the agent 'tools' shows the policy its own")
         async with self._tools() as tools:
             episode = _Episode(first_messages(task, self._options.system), by_name(tools))
             for number in range(self._limits.max_assistant_turns):

@@ -43,16 +43,18 @@ class EpisodeChat:
     Attributes:
         malformed_calls: tool calls of the policy that could not be read.
         rewritten: chats that continue a recorded one, whose earlier messages the template wrote differently.
+        spelled: control tokens that texts of messages spell, which stay text.
     """
 
     def __init__(self, model: Model, templates: Templates) -> None:
-        self.malformed_calls, self.rewritten = 0, 0
+        self.malformed_calls, self.rewritten, self.spelled = 0, 0, 0
         self._model, self._templates, self._record, self._calls = model, templates, Record(), 0
 
     @property
     def metrics(self) -> Mapping[str, float | tuple[float, float]]:
         """Of the episode so far, in the form of :attr:`corerl.contracts.agents.AgentResult.metrics`."""
-        return {"agent/malformed_calls": self.malformed_calls, "agent/rewritten_chats": self.rewritten}
+        counts = {"malformed_calls": self.malformed_calls, "rewritten_chats": self.rewritten}
+        return {f"agent/{name}": count for name, count in {**counts, "spelled_control_tokens": self.spelled}.items()}
 
     async def complete(
         self,
@@ -84,6 +86,7 @@ class EpisodeChat:
             self.rewritten += 1
         templates = self._templates
         text = templates.turns.render([templates.shown(message) for message in request.messages], request.tools)
+        self.spelled += templates.turns.spelled(text)
         ids, media = templates.turns.encode(text, images_of(request.messages), inside=False)
         return Prompt(None, [], ids, text, media)
 
@@ -99,6 +102,7 @@ class EpisodeChat:
             return None
         after = turns.behind(text, turn.sampled[-1], calls=bool(turn.reply.get("tool_calls")))
         known = turn.token_ids()
+        self.spelled += turns.spelled(after)
         ids, media = turns.encode(after, images_of(request.messages[turn.length :]), inside=True)
         whole = None if media is None else joined(turn.media or {}, media, len(known), len(ids))
         return Prompt(turn, known, ids, text, whole)

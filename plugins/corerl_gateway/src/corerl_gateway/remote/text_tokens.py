@@ -43,11 +43,23 @@ class TextTokenizer:
 
     encode_inside = encode
 
+    def spelled(self, text: str) -> Mapping[str, int]:
+        """None: the server has the tokens."""
+        return {}
+
+    def unmarked(self, text: str) -> str:
+        """The text."""
+        return text
+
+    def opening(self, token_ids: Sequence[int]) -> str:
+        """None: the server has the chat template."""
+        return ""
+
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The contents of messages; other tokens as they are."""
         return ["".join(map(_shown, _lines(text_of(row)))) for row in token_ids]
 
-    def unheeded_end_of_turn(self) -> str | None:
+    def end_of_turn_fault(self) -> str | None:
         """None."""
         return None
 

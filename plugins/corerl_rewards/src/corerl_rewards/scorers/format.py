@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import opened
 from corerl_rewards.options import FormatOptions
 
 _TAG = re.compile(r"</?(?:think|answer)>")
@@ -39,7 +40,7 @@ def format(
     options: FormatOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
     """1.0 if the tags of ``options.tags`` frame the response, else 0.0; ``extracted`` are the found tags."""
-    text = f"<think>{response}" if options.think_opened else response
+    text = opened(response) if options.think_opened else response
     tags = _TAG.findall(text)
     right = tags == _WANTED[options.tags] and _filled([part.strip() for part in _TAG.split(text)], options.tags)
     return {"score": float(right), "extracted": "".join(tags[:8])}

@@ -15,6 +15,7 @@ verl compares answers by mathruler, and also accepts a box within the reasoning.
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import opened
 from corerl_rewards.options import Geometry3kOptions
 from corerl_rewards.scorers.alternatives import boxed_answer
 from corerl_rewards.scorers.characters import answer_text
@@ -39,7 +40,7 @@ def geometry3k(
     truth = readable_truth(ground_truth)
     answer = boxed_answer(answer_text(response, options))
     accuracy = float(bool(answer) and equal_answers(str(answer), truth, options.timeout))
-    form = float(well_formed(f"<think>{response}" if options.reasoning == "opened" else response))
+    form = float(well_formed(opened(response) if options.reasoning == "opened" else response))
     score = (1 - options.format_weight) * accuracy + options.format_weight * form
     return {"score": score, "accuracy": accuracy, "format": form, "extracted": answer}
 

@@ -120,7 +120,8 @@ def _patterns(letters: str) -> _Patterns:
     option = r"[\s:]*(?:(?i:the|option|choice|letter|answer)\s+)*"
     phrase = r"(?:\s*[:=]|\s+-|\s+(?i:is|should be|must be|would be)\b:?|[ \t]*\n)"
     marked = rf"(?:(?i:\banswer\b){phrase}|答案\s*[是为:]?|故?选择?\s*:?|####){option}{one}"
-    verb = r"(?i:option|choice|choose|chose|pick|select|go with|going with|leaves|it is|it's|must be|therefore|thus|hence|so)\b"
+    verbs = ["option", "choice", "choose", "chose", "pick", "select", "leaves", "therefore", "thus", "hence", "so"]
+    verb = rf"(?i:{'|'.join([*verbs, 'go(?:ing)? with', 'it is', 'must be'])}|it's)\b"
     return _Patterns(
         re.compile(rf"(?:(?i:option|choice|answer)\s*:?\s*)?{one}(?:[)\].:,;?]|\s*$|\s+(?=(?i:or|and)\b))"),
         re.compile(marked),

@@ -1,17 +1,12 @@
 """Two responses to one prompt, of which the first is preferred; responses with a score."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.progress import batches
 from corerl.data.report import LoadReport, Location
-from corerl_supervised.data.conversations import ChatExample, encoded
+from corerl_supervised.data.conversations import FIRST, ChatEncoder, ChatExample
 from corerl_supervised.data.rows import Conversation, answered, compared, number, read_rows
-
-Encode = Callable[[Sequence[Conversation]], Sequence[ChatExample]]
-"""conversations as token ids, with a loss mask on the tokens that a score is read from"""
 
 NOTHING = "no token of a response is trained"
 
@@ -39,36 +34,28 @@ class Scored:
     location: Location
 
 
-def as_chats(tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]) -> Encode:
-    """Encodes conversations as SFT does: the mask is on the responses."""
-    return lambda chats: list(encoded(chats, tokenizer, template_kwargs))
-
-
-def as_scored(tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]) -> Encode:
+class ScoreEncoder(ChatEncoder):
     """Encodes conversations as reward manager ``model`` does, in one piece; the mask is on one token behind the end.
 
     A value is the prediction before a token, so the value before that token is the output at the last real token. A
     model for sequence classification reads its score there, before padding: tokens at the end that equal the padding
     are left out.
     """
-    padding = getattr(tokenizer.tokenizer, "pad_token_id", None)
 
-    def encode(chats: Sequence[Conversation]) -> list[ChatExample]:
-        texts = [
-            tokenizer.render(chat.messages, chat.location, add_generation_prompt=False, template_kwargs=template_kwargs)
-            for chat in chats
-        ]
+    def encode(self, chats: Sequence[Conversation], report: LoadReport) -> list[ChatExample]:
+        """See :meth:`ChatEncoder.encode`."""
+        padding = getattr(self.tokenizer.tokenizer, "pad_token_id", None)
+        texts = [self.render(chat, len(chat.messages)) for chat in chats]
         examples = []
-        for chat, ids in zip(chats, tokenizer.encode(texts), strict=True):
+        for chat, text, ids in zip(chats, texts, self.tokenizer.encode(texts), strict=True):
+            self.note_spelled(text, chat, report)
             while ids and ids[-1] == padding:
                 ids.pop()
             examples.append(ChatExample((*ids, 0), (*[False] * len(ids), bool(ids)), chat.location))
         return examples
 
-    return encode
 
-
-def load_pairs(files: Sequence[str], encode: Encode, max_length: int) -> tuple[list[Pair], LoadReport]:
+def load_pairs(files: Sequence[str], encoder: ChatEncoder, max_length: int) -> tuple[list[Pair], LoadReport]:
     """Read parquet or JSONL files with ``prompt``, ``chosen``, ``rejected`` and perhaps ``margin``.
 
     Rows with a conversation of more than ``max_length`` tokens, or with equal responses, are skipped and counted.
@@ -79,21 +66,25 @@ def load_pairs(files: Sequence[str], encode: Encode, max_length: int) -> tuple[l
     """
     report = LoadReport()
     pairs: list[Pair] = []
-    for batch in batches(read_rows(files), "pairs"):
+    read = read_rows(files)
+    for batch in batches(read, "pairs"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         both = [compared(row, location) for location, row in batch]
         margins = [number(row, "margin", location, 0.0) for location, row in batch]
-        chosen, rejected = (encode(chats) for chats in zip(*both, strict=True))
+        chosen, rejected = (encoder.encode(chats, report) for chats in zip(*both, strict=True))
         for better, worse, margin, (location, _) in zip(chosen, rejected, margins, batch, strict=True):
             if why := _unusable([better, worse], max_length) or _equal(better, worse):
                 report.skip(why, location)
             else:
                 pairs.append(Pair(better, worse, margin, location))
+    encoder.note_unread(files, read, [compared(row, location)[0] for location, row in read[:FIRST]], report)
     report.require_kept()
     return pairs, report
 
 
-def load_scored(files: Sequence[str], encode: Encode, max_length: int) -> tuple[list[Scored], LoadReport]:
+def load_scored(files: Sequence[str], encoder: ChatEncoder, max_length: int) -> tuple[list[Scored], LoadReport]:
     """Read parquet or JSONL files with ``prompt``, ``response`` and ``score``, a finite number.
 
     Raises:
@@ -102,15 +93,20 @@ def load_scored(files: Sequence[str], encode: Encode, max_length: int) -> tuple[
     """
     report = LoadReport()
     rows: list[Scored] = []
-    for batch in batches(read_rows(files), "responses"):
+    read = read_rows(files)
+    for batch in batches(read, "responses"):
         report.rows_read += len(batch)
+        for _, row in batch:
+            report.add(row)
         scores = [number(row, "score", location) for location, row in batch]
-        examples = encode([answered(row, "response", location) for location, row in batch])
+        examples = encoder.encode([answered(row, "response", location) for location, row in batch], report)
         for example, score, (location, _) in zip(examples, scores, batch, strict=True):
             if why := _unusable([example], max_length):
                 report.skip(why, location)
             else:
                 rows.append(Scored(example, score, location))
+    chats = [answered(row, "response", location) for location, row in read[:FIRST]]
+    encoder.note_unread(files, read, chats, report)
     report.require_kept()
     return rows, report
 

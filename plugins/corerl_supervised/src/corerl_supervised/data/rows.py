@@ -18,14 +18,14 @@ from typing import Any
 
 from corerl.contracts.options import did_you_mean
 from corerl.data.files import Row, read_parquet
+from corerl.data.messages import Message, check_messages, check_tools, without_nulls
 from corerl.data.report import Location
-from corerl.data.schema import Message, check_messages
 from corerl.errors import ConfigError, DataError
 from corerl_check.jsonl import read_jsonl
 
 RESPONSES = ("response", "completion")
-COLUMNS = ("messages", "prompt", *RESPONSES, "chosen", "rejected", "margin", "score")
-"""columns that are read of a parquet file"""
+COLUMNS = ("messages", "prompt", *RESPONSES, "chosen", "rejected", "margin", "score", "tools")
+"""columns that are read"""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,14 @@ class Conversation:
 
     Attributes:
         prompt: number of its first messages that are not learned.
+        tools: schemas, for the chat template.
     """
 
     messages: Sequence[Message]
     location: Location
     column: str = "messages"
     prompt: int = 0
+    tools: Sequence[Mapping[str, Any]] = ()
 
     @property
     def learned(self) -> list[int]:
@@ -64,7 +66,9 @@ def _read(file: str) -> list[Row]:
     suffix = Path(file).suffix
     if suffix == ".parquet":
         rows = read_parquet(file, (), COLUMNS)
-        return rows if rows[0][1] else read_parquet(file, COLUMNS[:1])  # an error that names the columns
+        if not rows[0][1]:
+            return read_parquet(file, COLUMNS[:1])  # an error that names the columns
+        return [(place, {name: without_nulls(value) for name, value in row.items()}) for place, row in rows]
     if suffix in (".jsonl", ".json"):
         return read_jsonl(file)
     raise DataError(f"{file}: files of rows end in .parquet, .jsonl or .json")
@@ -79,7 +83,8 @@ def conversation(row: Mapping[str, Any], location: Location) -> Conversation:
     if "messages" not in row and (column := next((name for name in RESPONSES if name in row), None)) is not None:
         return answered(row, column, location)
     require(row, "messages", location)
-    return Conversation(check_messages(row["messages"], location, "messages"), location)
+    messages = _chat(row["messages"], location, "messages")
+    return Conversation(messages, location, tools=check_tools(row.get("tools"), location))
 
 
 def answered(row: Mapping[str, Any], column: str, location: Location) -> Conversation:
@@ -92,7 +97,7 @@ def answered(row: Mapping[str, Any], column: str, location: Location) -> Convers
     require(row, column, location)
     prompt = _messages(row["prompt"], "user", location, "prompt")
     response = _messages(row[column], "assistant", location, column)
-    return _continued(prompt, response, location, column)
+    return _continued(prompt, response, row, location, column)
 
 
 def compared(row: Mapping[str, Any], location: Location) -> tuple[Conversation, Conversation]:
@@ -108,12 +113,12 @@ def compared(row: Mapping[str, Any], location: Location) -> tuple[Conversation, 
     if isinstance(row["chosen"], str) or isinstance(row["rejected"], str):
         require(row, "prompt", location)
         raise DataError(f"{location}, column 'prompt': is null, but chosen and rejected are texts that answer it")
-    chosen, rejected = (check_messages(row[name], location, name) for name in ("chosen", "rejected"))
+    chosen, rejected = (_chat(row[name], location, name) for name in ("chosen", "rejected"))
     most = min(len(chosen), len(rejected)) - 1
     shared = next((at for at in range(most) if chosen[at] != rejected[at]), most)
     return (
-        _continued(chosen[:shared], chosen[shared:], location, "chosen"),
-        _continued(rejected[:shared], rejected[shared:], location, "rejected"),
+        _continued(chosen[:shared], chosen[shared:], row, location, "chosen"),
+        _continued(rejected[:shared], rejected[shared:], row, location, "rejected"),
     )
 
 
@@ -145,13 +150,34 @@ def require(row: Mapping[str, Any], column: str, location: Location) -> None:
 
 
 def _messages(value: object, role: str, location: Location, column: str) -> list[Message]:
-    return [{"role": role, "content": value}] if isinstance(value, str) else check_messages(value, location, column)
+    return [{"role": role, "content": value}] if isinstance(value, str) else _chat(value, location, column)
 
 
-def _continued(prompt: Sequence[Message], response: Sequence[Message], location: Location, column: str) -> Conversation:
+def _chat(value: object, location: Location, column: str) -> list[Message]:
+    """Messages without images, which no command of this plugin reads.
+
+    Raises:
+        DataError: they are no messages, or have an image or a video.
+    """
+    messages = check_messages(value, location, column)
+    for message in messages:
+        for part in message["content"] if isinstance(message["content"], list) else ():
+            if part["type"] != "text":
+                raise DataError(
+                    f"{location}, column {column!r}: has an {part['type']}, and this command reads text alone"
+                )
+    return messages
+
+
+def _continued(
+    prompt: Sequence[Message], response: Sequence[Message], row: Mapping[str, Any], location: Location, column: str
+) -> Conversation:
     where = f"{location}, column {column!r}"
     if not prompt:
         raise DataError(f"{where}: has no prompt before the response")
     if response[0]["role"] != "assistant":
         raise DataError(f"{where}: must begin with the assistant's answer, not with role {response[0]['role']!r}")
-    return Conversation([*prompt, *response], location, column, len(prompt))
+    if prompt[-1]["role"] == "assistant":
+        raise DataError(f"{where}: answers a prompt that ends with the assistant, and would be a second turn of it")
+    tools = check_tools(row.get("tools"), location)
+    return Conversation([*prompt, *response], location, column, len(prompt), tools)

@@ -186,12 +186,13 @@ class Clients:
 def strategy_spec(config: TrainConfig) -> StrategySpec:
     """The trained model: log-probs are those of the model itself, at temperature 1."""
     actor = config.actor
+    device = resolve_device(actor.device)
     limit = MicroBatching(max_sequences=actor.ppo_micro_batch_size_per_gpu)
     if actor.use_dynamic_bsz:
-        limit = MicroBatching(max_tokens=actor.ppo_max_token_len_per_gpu)
+        limit = MicroBatching.by_tokens(actor.ppo_max_token_len_per_gpu, device)
     return StrategySpec(
         model=overridden(config.model, weights=True),
-        device=resolve_device(actor.device),
+        device=device,
         micro_batching=limit,
         optim=actor.optim,
         seed=config.trainer.seed,

@@ -25,7 +25,6 @@ def check(
     gpus: int | None,
     gpu_memory_gb: float | None,
     as_json: bool,
-    trust: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> int:
@@ -38,13 +37,13 @@ def check(
     from corerl_check import GIB, Machine
     from corerl_check.findings import counts
     from corerl_check.problems import PAGE
-    from corerl_tools.check.memory import table as memory_table
+    from corerl_tools.check.memory_findings import table as memory_table
     from corerl_tools.check.run import check as run_check
 
     planned = None
     if gpus is not None or gpu_memory_gb is not None:
         planned = Machine(gpus or 1, None if gpu_memory_gb is None else gpu_memory_gb * GIB, planned=True)
-    report = run_check(config_file, overrides, plugin, disable_plugin, planned, trust=trust)
+    report = run_check(config_file, overrides, plugin, disable_plugin, planned)
     if as_json:
         echo(json.dumps(report.as_dict(), indent=2))
         return 0 if report.is_right else 2

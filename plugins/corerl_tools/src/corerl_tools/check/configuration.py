@@ -1,6 +1,7 @@
 """Find wrong keys, names and combinations of keys; a wrong value is reported and dropped, and the rest checked."""
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,6 +13,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, CoreRLError, RequestError, UntrustedError
 from corerl.files import require_name
 from corerl.plugins import Plugins
+from corerl.registry import UntrustedSelection
 from corerl.registry.parts import Parts, resolve_parts
 from corerl_check import Finding, from_error
 
@@ -33,13 +35,11 @@ class Looked(NamedTuple):
     findings: list[Finding]
 
 
-def look(
-    file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_plugin: Sequence[str], *, trust: bool = True
-) -> Looked:
+def look(file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_plugin: Sequence[str]) -> Looked:
     """Read a config and find all its errors that need neither devices nor data files.
 
-    Args:
-        trust: false: code named in the config is not run, and a finding names it.
+    No error is found in what depends on code that must not run: findings name that code, and without a name of a
+    plugin's file there are no parts.
     """
     findings: list[Finding] = []
     kept = []
@@ -50,14 +50,20 @@ def look(
         except ConfigError as error:
             findings.append(from_error(error))
     try:
-        values, plugins = _read(file, kept, plugin, disable_plugin, findings, trust)
+        values, plugins = _read(file, kept, plugin, disable_plugin, findings)
     except RequestError as error:
         return Looked(None, None, None, [*findings, from_error(error)])
-    if not trust:
-        findings += _not_loaded(values)
+    findings += _not_loaded(plugins)
+    known = len(findings)
+
+    def explain(key: str) -> str | None:
+        remedy = plugins.explain_key(key)
+        if remedy is None and plugins.untrusted:
+            raise UntrustedError(f"{key}: unknown key, unless {', '.join(plugins.untrusted)} has an alias of this name")
+        return remedy
 
     def build() -> TrainConfig:
-        return typed.build(TrainConfig, values, explain_key=plugins.explain_key)
+        return typed.build(TrainConfig, values, explain_key=explain)
 
     config = _without_wrong(values, findings, build)
     if config is None:
@@ -68,9 +74,10 @@ def look(
         return built, resolve_parts(built, plugins.registries)
 
     resolved = _without_wrong(values, findings, resolve)
-    if resolved is None:
+    if resolved is None or any(each.severity == "warning" for each in findings[known:]):
         return Looked(config, None, plugins, findings)
     config, parts = resolved
+    findings += [from_error(part.error, key) for key, part in parts.selected() if isinstance(part, UntrustedSelection)]
     findings += [*map(from_error, violations(config, parts, plugins)), *_names(config)]
     return Looked(config, parts, plugins, findings)
 
@@ -82,18 +89,22 @@ def _names(config: TrainConfig) -> Iterator[Finding]:
         yield from_error(error)
 
 
-def _not_loaded(values: dict[str, Any]) -> Iterator[Finding]:
-    """Findings for the files of ``plugins.load`` and for ``data.custom_cls``, which is removed from ``values``."""
-    for file in (values.get("plugins") or {}).get("load") or ():
+def unless_unread(found: Finding, plugins: Plugins) -> Finding:
+    """An error is a warning if a plugin's file that must not run may have what is missing."""
+    if found.severity != "error" or not plugins.untrusted:
+        return found
+    files = ", ".join(plugins.untrusted)
+    sentence = f"{found.sentence}; {files}, which was not loaded, may have it: --trust loads it"
+    return dataclasses.replace(found, severity="warning", sentence=sentence)
+
+
+def _not_loaded(plugins: Plugins) -> Iterator[Finding]:
+    """Findings for the files of ``plugins.load`` that must not run."""
+    for file in plugins.untrusted:
         if Path(file).expanduser().is_file():
             yield from_error(UntrustedError(f"{file} is code and was not loaded: --trust loads it"), "plugins.load")
         else:
             yield from_error(ConfigError("plugins.load", f"no file {file}"))
-    data = values.get("data")
-    if isinstance(data, dict) and data.get("custom_cls") is not None:
-        error = UntrustedError(f"{data['custom_cls']} is code and was not imported: --trust imports it")
-        yield from_error(error, "data.custom_cls")
-        values["data"] = {**data, "custom_cls": None, "train_files": [], "val_files": []}
 
 
 def _read(
@@ -102,16 +113,15 @@ def _read(
     plugin: Sequence[str],
     disable_plugin: Sequence[str],
     findings: list[Finding],
-    trust: bool,
 ) -> tuple[dict[str, Any], Plugins]:
-    """As :func:`read_train_values`; a wrong preset is dropped."""
+    """As :func:`read_train_values`; a wrong preset is dropped, and one that must not run ends the check."""
     try:
-        return read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
+        return read_train_values(file, overrides, plugin, disable_plugin)
     except RequestError as error:
-        if not str(error).startswith("preset"):
+        if isinstance(error, UntrustedError) or not str(error).startswith("preset"):
             raise
         findings.append(from_error(error, "preset"))
-        return read_train_values(file, [*overrides, "preset=null"], plugin, disable_plugin, trust=trust)
+        return read_train_values(file, [*overrides, "preset=null"], plugin, disable_plugin)
 
 
 def _without_wrong(values: dict[str, Any], findings: list[Finding], build: Callable[[], T]) -> T | None:

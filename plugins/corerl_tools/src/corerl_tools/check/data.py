@@ -1,21 +1,23 @@
 """Tokenizer and data files: schema, lengths, sources and their scorers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from corerl.contracts.config import DataConfig, TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data import load_tokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
-from corerl.data.report import Location, name_places
+from corerl.data.prompts import TokenizedRow, tokenize, unread
+from corerl.data.report import SPELLED, LoadReport, Location, name_places
 from corerl.data.schema import PromptRecord, is_empty, prompt_rows, read_record
-from corerl.errors import CoreRLError, DataError, RequestError
+from corerl.errors import CoreRLError, DataError, RequestError, UntrustedError
 from corerl.plugins import Plugins
 from corerl.registry import load_scorer
 from corerl.registry.parts import Parts
 from corerl.rollout.scoring import scorers_or_reasons
 from corerl_check import Finding, finding, from_error
+from corerl_tools.check.configuration import unless_unread
 
 SAMPLED = 2000
 """prompts of a split that are tokenized, evenly spaced over its rows"""
@@ -32,14 +34,13 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
     tokenizer = None
     try:
         tokenizer = load_tokenizer(config.model, plugins)
-        if end := tokenizer.unheeded_end_of_turn():
-            sentence = f"the chat template ends a turn with {end}, which is not among the model's stop tokens"
-            yield finding("warning", "model.path", sentence)
+        if fault := tokenizer.end_of_turn_fault():
+            yield finding("warning", "model.path", fault)
         for found in plugins.hook.examine_tokenizer(config=config, tokenizer=tokenizer):
             yield from found or ()
     except RequestError as error:
         key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
-        yield from_error(error, key)
+        yield unless_unread(from_error(error, key), plugins)
         yield finding("note", key, NOT_CHECKED)
     sources: dict[str, None] = {}
     splits: tuple[Literal["train", "val"], ...] = ("train", "val")
@@ -60,7 +61,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
             yield finding("warning" if usable else "error", key, sentence)
         kept = float(len(usable))
         if tokenizer is not None and usable:
-            share, findings = _lengths(usable, config.data, tokenizer, key)
+            share, findings = _lengths(usable, files, config.data, tokenizer, key)
             yield from findings
             if config.data.filter_overlong_prompts:
                 kept *= 1 - share
@@ -109,20 +110,28 @@ def _records(rows: list[Row] | Finding, key: str) -> tuple[list[PromptRecord], l
 
 
 def _lengths(
-    records: Sequence[PromptRecord], data: DataConfig, tokenizer: ChatTokenizer, key: str
+    records: Sequence[PromptRecord], files: Sequence[str], data: DataConfig, tokenizer: ChatTokenizer, key: str
 ) -> tuple[float, list[Finding]]:
     """The share of too long prompts in a sample, and the findings about it."""
     step = -(-len(records) // SAMPLED)
-    sample = records[::step]
+    sample, report = records[::step], LoadReport()
     try:
-        lengths = [_length(record, data, tokenizer) for record in sample]
+        rows = [_tokenized(record, data, tokenizer, report) for record in sample]
+        report.unread = unread(data, () if data.custom_cls else files, (), rows, tokenizer)
     except RequestError as error:
         return 0.0, [from_error(error, key)]
+    lengths = [len(row.token_ids) for row in rows]
+    noted = [finding("note", key, f"of {len(sample)} rows: {line}") for line in report.notes()]
+    if opening := next(filter(None, (tokenizer.opening(row.token_ids) for row in rows)), ""):
+        sentence = (
+            f"prompts end with {opening.strip()}: responses begin within their reasoning; scorers get the tag too"
+        )
+        noted.append(finding("note", "model.chat_template", sentence))
     places: list[Location] = [
         record.location for record, length in zip(sample, lengths, strict=True) if length > data.max_prompt_length
     ]
     if not places:
-        return 0.0, []
+        return 0.0, noted
     share = len(places) / len(sample)
     of = f"{len(sample)} rows" if step == 1 else f"{len(sample)} rows (every {step}th)"
     sentence = (
@@ -133,21 +142,15 @@ def _lengths(
     severity: Literal["error", "warning", "note"] = "error" if ends or share == 1 else "warning"
     if not ends and share < 0.01:
         severity = "note"
-    return share, [finding(severity, "data.max_prompt_length", sentence)]
+    return share, [*noted, finding(severity, "data.max_prompt_length", sentence)]
 
 
-def _length(record: PromptRecord, data: DataConfig, tokenizer: ChatTokenizer) -> int:
-    """Tokens of a prompt, with those of its images if the tokenizer processes them."""
-    messages: Sequence[Mapping[str, Any]] = record.messages
-    media: Mapping[str, Any] = {}
-    if isinstance(tokenizer, MediaTokenizer):
-        messages, media = tokenizer.place_media(messages, record.media, record.location)
-    text = tokenizer.render(
-        messages, record.location, add_generation_prompt=True, template_kwargs=data.apply_chat_template_kwargs
-    )
-    if isinstance(tokenizer, MediaTokenizer):
-        return len(tokenizer.encode_media(text, media, record.location)[0])
-    return len(tokenizer.encode([text])[0])
+def _tokenized(record: PromptRecord, data: DataConfig, tokenizer: ChatTokenizer, report: LoadReport) -> TokenizedRow:
+    """A prompt in tokens; the report gets what is to be known about it."""
+    [row] = tokenize([record], tokenizer, data.apply_chat_template_kwargs)
+    for token in tokenizer.spelled(row.text):
+        report.note(SPELLED.format(token), record.location)
+    return row
 
 
 def _media(
@@ -164,10 +167,12 @@ def _media(
 def _scorers(sources: Sequence[str], config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     scorers, unscored = scorers_or_reasons(sources, parts, plugins.registries)
     for reason in unscored.values():
-        yield from_error(reason, "reward.scorer")
+        yield unless_unread(from_error(reason, "reward.scorer"), plugins)
     for source, scorer in scorers.items():
         try:
             load_scorer(scorer, config.reward.timeout)
+        except UntrustedError:  # a finding about its key is there
+            pass
         except CoreRLError as error:
             yield from_error(error, "reward.scorer")
         yield Finding("note", "reward.scorer", f"'{source}' is scored by '{scorer.entry.name}' ({scorer.entry.owner})")

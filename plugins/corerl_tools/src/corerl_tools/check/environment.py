@@ -11,7 +11,9 @@ from typing import Any
 
 from corerl import __version__
 from corerl.plugins import Plugins
-from corerl_check import GIB, count_processors
+from corerl.secrets import is_secret
+from corerl_check import GIB, count_processors, main_memory
+from corerl_check.carried import NAMES, PREFIXES, is_carried
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "safetensors", "accelerate", "numpy", "pyarrow", "omegaconf"),
@@ -41,6 +43,7 @@ def describe(plugins: Plugins) -> dict[str, dict[str, Any]]:
         "system": _system(),
         "devices": _devices(),
         "environment": _variables(),
+        "environment of workers": _carried(),
     }
 
 
@@ -65,13 +68,9 @@ def _system() -> dict[str, Any]:
         "system": platform.platform(),
         "processors": f"{count_processors()} usable",
     }
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        total, free = kib["MemTotal"] * 1024 / GIB, kib["MemAvailable"] * 1024 / GIB
-        facts["memory"] = f"{free:.1f} of {total:.1f} GiB free"
-    except (OSError, KeyError, IndexError, ValueError):  # another system than Linux
-        pass
+    if (memory := main_memory()) is not None:
+        limit = "" if memory.whose == "this machine" else ", the limit of a control group"
+        facts["memory"] = f"{memory.free / GIB:.1f} of {memory.limit / GIB:.1f} GiB free{limit}"
     for name, folder in (("disk here", "."), ("shared memory", "/dev/shm")):
         if Path(folder).exists():
             usage = shutil.disk_usage(folder)
@@ -121,3 +120,10 @@ def _driver() -> str:
 def _variables() -> dict[str, str]:
     given = {name: os.environ[name] for name in SHOWN if name in os.environ}
     return {name: value if HARMLESS.fullmatch(value) else "(set)" for name, value in given.items()}
+
+
+def _carried() -> dict[str, str]:
+    """The list of variables that runtime ``ray`` copies from this machine to workers, and those that are set here."""
+    listed = {"copied": ", ".join([*(f"{prefix}*" for prefix in PREFIXES), *NAMES])}
+    own = {name: value for name, value in sorted(os.environ.items()) if is_carried(name)}
+    return listed | {name: "(set: a secret)" if is_secret(name, value) else "(set)" for name, value in own.items()}

@@ -4,18 +4,29 @@ import dataclasses
 import importlib.util
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from corerl.contracts.config import TrainConfig
-from corerl.errors import RequestError
+from corerl.errors import RequestError, UntrustedError
 from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
-from corerl_tools.check import adapters, configuration, experts, memory, precision, shards
+from corerl_tools.check import (
+    adapters,
+    configuration,
+    experts,
+    memory,
+    memory_findings,
+    precision,
+    shards,
+    surroundings,
+)
+from corerl_tools.check.savings import Run, Savings
 
 
 @dataclass
@@ -26,6 +37,12 @@ class Report:
     estimate: memory.Estimate | None = None
     plan: str = ""
     """one line about a step of the run; '' if not known"""
+
+    def add(self, found: Iterable[Finding]) -> None:
+        """Add findings, up to the first that depends on code that must not run."""
+        with suppress(UntrustedError):
+            for each in found:
+                self.findings.append(each)
 
     @property
     def is_right(self) -> bool:
@@ -50,16 +67,13 @@ def check(
     plugin: Sequence[str] = (),
     disable_plugin: Sequence[str] = (),
     planned: Machine | None = None,
-    *,
-    trust: bool = True,
 ) -> Report:
     """Check everything that can be known before a run starts; reads no weights and writes nothing.
 
     Args:
         planned: the GPUs of the machine that is planned for; None: the GPUs of this machine.
-        trust: false: no code or program named in the config is run.
     """
-    looked = configuration.look(file, overrides, plugin, disable_plugin, trust=trust)
+    looked = configuration.look(file, overrides, plugin, disable_plugin)
     report, config = Report(looked.findings), looked.config
     if config is None or looked.plugins is None:
         return report
@@ -72,30 +86,37 @@ def check(
     from corerl_tools.check import data
 
     machine = planned or detect()
-    report.findings += _device(config, machine)
+    report.add(_device(config, machine))
     if not machine.planned:
-        report.findings += _bytecode()
+        report.add([*_bytecode(), *surroundings.look(config)])
     if looked.parts is not None:
-        report.findings += installed.look(config, looked.parts, machine, trust=trust)
-        report.findings += _checkpoint(config, looked.parts, looked.plugins)
-    report.findings += _output(config)
+        report.add(installed.look(config, looked.parts, machine))
+        report.add(_checkpoint(config, looked.parts, looked.plugins))
+    report.add(_output(config))
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
-        report.findings += data.look(config, looked.parts, looked.plugins)
-        sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
-    report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
-    report.findings += precision.look(config, looked.parts, _on(config, machine))
-    report.findings += _order(config)
-    report.findings += _overrides(config)
+        report.add(data.look(config, looked.parts, looked.plugins))
+        with suppress(UntrustedError):
+            sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
+    report.add(_truncated_sampling(config, sizes["actor"].vocabulary if sizes else None))
+    report.add(precision.look(config, looked.parts, _on(config, machine)))
+    report.add(_order(config))
+    report.add(_overrides(config))
     if looked.parts is not None and sizes:
-        report.findings += _shapes(config, sizes["actor"])
-        report.findings += adapters.look(config, looked.parts, sizes["actor"])
-        report.findings += experts.look(config, looked.parts, sizes["actor"])
-        report.findings += shards.look(config, looked.parts, looked.plugins, sizes["actor"])
-        report.estimate = memory.estimate(
-            config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
-        )
-        report.findings += memory.look(report.estimate, machine, config)
+        report.add(_shapes(config, sizes["actor"]))
+        report.add(adapters.look(config, looked.parts, sizes["actor"]))
+        report.add(experts.look(config, looked.parts, sizes["actor"]))
+        report.add(shards.look(config, looked.parts, looked.plugins, sizes["actor"]))
+        with suppress(UntrustedError):
+            run, device = Run(config, looked.parts), _on(config, machine)
+
+            def estimate(run: Run) -> memory.Estimate:
+                frees = _frees_engine(run.config, machine)
+                return memory.estimate(run.config, run.parts, sizes, machine, frees_engine=frees, device=device)
+
+            report.estimate = estimate(run)
+            remedy = Savings(run, looked.plugins, estimate, device).remedy
+            report.add(memory_findings.look(report.estimate, machine, config, device, remedy))
     order = ("error", "warning", "note")
     report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
     report.plan = _plan(config, machine)
@@ -154,6 +175,7 @@ def _is_compiled(source: str) -> bool:
 
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Findings about the checkpoint from which this run would resume."""
+    from corerl.checkpoint.identity import digests
     from corerl.checkpoint.resume import find_checkpoint
 
     if "://" in (mode := config.trainer.resume_mode):
@@ -162,8 +184,9 @@ def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
-            versions, aliases = parts.versions(), plugins.config_aliases()
-            plugins.hook.check_resumed(checkpoint=checkpoint, config=config, versions=versions, aliases=aliases)
+            read = digests(dataclasses.asdict(config), {"data.train_files": "", "data.val_files": ""})
+            given = {"versions": parts.versions(), "aliases": plugins.config_aliases(), "digests": read}
+            plugins.hook.check_resumed(checkpoint=checkpoint, config=config, **given)
             yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")
@@ -293,7 +316,7 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
         remedy = "Set it to 1: GPUs beyond those of one engine get further engines, which divide the requests."
         yield finding("error", "rollout.data_parallel_size", sentence, remedy)
     tokens = config.actor.ppo_max_token_len_per_gpu
-    if config.actor.use_dynamic_bsz and tokens < asked:
+    if config.actor.use_dynamic_bsz and tokens is not None and tokens < asked:
         sentence = (
             f"is {tokens}, and a row may have {asked} tokens (data.max_prompt_length + data.max_response_length): such "
             "a row is a micro-batch of its own, which takes more memory than the limit says"

@@ -33,7 +33,6 @@ def inspect(
     strict: bool,
     config_file: Path | None,
     scorer: str | None,
-    trust: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
@@ -48,9 +47,7 @@ def inspect(
     from corerl_tools.common import load_reward_config
     from corerl_tools.data_files.inspection import inspect_files
 
-    config, plugins = load_reward_config(
-        config_file, (), scorer, plugin, disable_plugin, trust=trust or config_file is None
-    )
+    config, plugins = load_reward_config(config_file, (), scorer, plugin, disable_plugin)
     if config_file is not None and max_length is None:
         max_length = config.data.max_prompt_length
     if model is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.files import Row, located_rows, read_parquet_file
+from corerl.data.prompts import tokenize
 from corerl.data.report import EXAMPLES, Location, name_places
 from corerl.data.schema import REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
 from corerl.errors import DataError
@@ -109,12 +110,16 @@ def inspect_files(
             defects.note(f"{name}: no column '{column}'")
         records += [] if missing else _records(rows, defects)
     _find_duplicates(records, defects)
-    texts = _texts(records, tokenizer, template_kwargs or {}, defects)
-    lengths = tuple(map(len, tokenizer.encode(texts))) if tokenizer else ()
+    if tokenizer is None:
+        shown = [
+            json.dumps(record.messages, ensure_ascii=False, indent=2, default=str) for record in records[:rows_shown]
+        ]
+        return Inspection(tuple(files), tuple(records), (), tuple(shown), defects)
+    texts, lengths = _tokenized(records, tokenizer, template_kwargs or {}, defects)
     for record, length in zip(records, lengths, strict=False):
         if max_length is not None and length > max_length:
             defects.add(f"prompts longer than {max_length} tokens", record.location, f"{length} tokens")
-    return Inspection(tuple(files), tuple(records), lengths, tuple(texts[:rows_shown]), defects)
+    return Inspection(tuple(files), tuple(records), tuple(lengths), tuple(texts[:rows_shown]), defects)
 
 
 def histogram(lengths: Sequence[int], bins: int = 10, width: int = 40) -> list[tuple[str, str, str]]:
@@ -197,26 +202,24 @@ def _find_duplicates(records: Sequence[PromptRecord], defects: Defects) -> None:
             defects.add("prompts with different ground truths", first.location, note)
 
 
-def _texts(
-    records: Sequence[PromptRecord],
-    tokenizer: ChatTokenizer | None,
-    template_kwargs: Mapping[str, Any],
-    defects: Defects,
-) -> list[str]:
-    """Each prompt after the chat template; '' if the template fails."""
-    if tokenizer is None:
-        return [json.dumps(record.messages, ensure_ascii=False, indent=2, default=str) for record in records]
-    texts = []
+def _tokenized(
+    records: Sequence[PromptRecord], tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any], defects: Defects
+) -> tuple[list[str], list[int]]:
+    """Each prompt after the chat template, and its tokens; '' and 0 if the template fails."""
+    texts, lengths = [], []
     for record in records:
         try:
-            text = tokenizer.render(
-                record.messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs
-            )
+            [row] = tokenize([record], tokenizer, template_kwargs)
         except DataError as error:
             defects.add("prompts that the chat template refuses", record.location, str(error))
-            text = ""
-        texts.append(text)
-    return texts
+            texts.append("")
+            lengths.append(0)
+            continue
+        if spelled := tokenizer.spelled(row.text):
+            defects.add("prompts that spell control tokens, which stay text", record.location, ", ".join(spelled))
+        texts.append(tokenizer.unmarked(row.text))
+        lengths.append(len(row.token_ids))
+    return texts, lengths
 
 
 def _plain(value: Any) -> str:

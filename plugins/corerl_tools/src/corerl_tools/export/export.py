@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,22 @@ from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl.errors import ConfigError, ModelError, UnknownNameError, UntrustedError
+from corerl.errors import ConfigError, ModelError, UntrustedError
 from corerl.files import atomic_path, read_text, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
+from corerl.registry.modules import trusted_files
 from corerl_tools.resumed import saved_config
 from corerl_torch.weights import as_in_files
 
 
-def export(
-    checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9, trust: bool = False
-) -> Path:
+def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9) -> Path:
     """Write weights, config, generation config and tokenizer of the policy, atomically.
 
     Args:
         checkpoint: a checkpoint, or the folder of a run for its newest checkpoint.
         out: a folder that does not exist yet.
-        trust: run code named in the checkpoint's config.
         dtype: of the weights, ``bf16``, ``fp16`` or ``fp32``; None: the trainer's compute dtype.
 
     Returns:
@@ -41,7 +40,7 @@ def export(
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, ``out`` exists, or ``out`` cannot be written.
         ModelError: the training strategy cannot read a checkpoint without its ranks; weights are missing.
-        UntrustedError: the strategy is code named in the checkpoint, and ``trust`` is false.
+        UntrustedError: strategy or model are code named in the checkpoint, which must not run.
     """
     found = _find(checkpoint)
     if out.exists():
@@ -50,7 +49,9 @@ def export(
     from transformers import AutoConfig
 
     config = typed.build(TrainConfig, _saved(found))
-    strategy = _strategy(found.path, config, trust)
+    trust = trusted_files.get() is None
+    config.model.trust_remote_code = config.model.trust_remote_code and trust
+    strategy = _strategy(found.path, config)
     with reading(found.path):
         state = json.loads(read_text(found.path / "state.json"))
         chosen = DTYPES[dtype or state["dtype"]]
@@ -61,9 +62,12 @@ def export(
             else:
                 _copy(found.path, "model", folder)
                 _set_dtype(folder / "config.json", chosen)
-                named = as_in_files(AutoConfig.from_pretrained(folder), weights)
+                with _naming_code(found.path, trust=trust):
+                    described = AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+                    model = _model(described, trust=trust)
+                named = as_in_files(described, weights)
                 _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
-                _check_complete(folder)
+                _check_complete(folder, model)
     return found.path
 
 
@@ -91,21 +95,15 @@ def _copy(checkpoint: Path, part: str, out: Path) -> None:
             shutil.copyfile(checkpoint / name, target)
 
 
-def _strategy(path: Path, config: TrainConfig, trust: bool) -> Entry[TrainingStrategyFactory]:
-    """The strategy that wrote the checkpoint: an installed one, or with ``trust`` the code named in the checkpoint."""
-    files = tuple(config.plugins.load)
-    if trust:
-        plugins = load_plugins(files)
-    else:
-        plugins = load_plugins(untrusted=files)
+def _strategy(path: Path, config: TrainConfig) -> Entry[TrainingStrategyFactory]:
+    """The strategy that wrote the checkpoint: an installed one, or the code named in the checkpoint."""
+    plugins = load_plugins(tuple(config.plugins.load))
     strategy = config.actor.strategy
     name = strategy.get("name") if isinstance(strategy, dict) else strategy
     try:
         return plugins.registries.training_strategies.get(str(name))
-    except (UntrustedError, UnknownNameError) as error:
-        if trust or not (files or isinstance(error, UntrustedError)):
-            raise
-        named = ", ".join(dict.fromkeys([*files, *([str(name)] if ":" in str(name) else [])]))
+    except UntrustedError as error:
+        named = ", ".join(dict.fromkeys([*plugins.untrusted, *([str(name)] if ":" in str(name) else [])]))
         raise UntrustedError(
             f"{path} was written by training strategy '{name}', which is not installed; the checkpoint names code: "
             f"{named}. Read that code, then add --trust to run it"
@@ -180,20 +178,44 @@ def _set_dtype(path: Path, dtype: torch.dtype) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _check_complete(folder: Path) -> None:
+@contextmanager
+def _naming_code(checkpoint: Path, *, trust: bool) -> Iterator[None]:
+    """A block in which transformers looks for the classes of a model, without a question on the terminal.
+
+    Raises:
+        UntrustedError: they are code of the model, and ``trust`` is false.
+    """
+    try:
+        yield
+    except ValueError as error:
+        named = json.loads(read_text(checkpoint / "model" / "config.json")).get("auto_map")
+        if trust or not named:
+            raise
+        code = ", ".join(map(str, named.values()))
+        raise UntrustedError(
+            f"{checkpoint}/model/config.json names code of the model (auto_map: {code}). Read that code, then add "
+            "--trust to run it"
+        ) from error
+
+
+def _model(config: Any, *, trust: bool) -> Any:
+    """The model without weights."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    scores = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+    auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    with torch.device("meta"):
+        return auto.from_config(config, trust_remote_code=trust)
+
+
+def _check_complete(folder: Path, model: Any) -> None:
     """Raise ModelError if the folder lacks a weight that transformers needs; no weight is read."""
     from safetensors import safe_open
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     written: set[str] = set()
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as weights:
             written.update(weights.keys())
-    config = AutoConfig.from_pretrained(folder)
-    scores = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
-    auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
-    with torch.device("meta"):
-        model = auto.from_config(config)
     lacking = sorted({name for name, _ in as_in_files(model.config, model.named_parameters())} - written)
     if lacking:
         raise ModelError(f"the checkpoint lacks {len(lacking)} of the model's weights, such as '{lacking[0]}'")

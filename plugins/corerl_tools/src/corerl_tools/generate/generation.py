@@ -105,6 +105,8 @@ def plan_generation(
         if isinstance(part.options, CheckedOptions):
             part.options.check(key, config)
     tokenizer = load_tokenizer(config.model, plugins)
+    if fault := tokenizer.end_of_turn_fault():
+        say(fault)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
     say(f"prompts: {prompts.report}")
     check_media(prompts, backend.entry)

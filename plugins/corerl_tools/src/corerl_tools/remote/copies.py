@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from corerl.checkpoint.store import is_checkpoint, step_of
 from corerl.errors import SaveError
 from corerl.files import atomic_path, remove
-from corerl.terminal import say
+from corerl.terminal import Recurring
 from corerl_tools.remote import places
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Remote:
         error: of a failed copy.
         seconds: that it took.
         known: names of the copies that are deleted there when they are deleted here.
+        url: of the remote folder that has them.
     """
 
     checkpoint: str = ""
@@ -46,6 +47,7 @@ class Remote:
     error: str = ""
     seconds: float = 0.0
     known: tuple[str, ...] = ()
+    url: str = ""
 
 
 def read(folder: Path) -> Remote:
@@ -106,6 +108,10 @@ class Copies:
     def __init__(self, run: "Run") -> None:
         self._run, self._trainer = run, run.config.trainer
         self._present: _Copy | None = None
+        self._url = self._trainer.remote_dir or ""
+        if (earlier := read(run.folder)).url not in ("", self._url):  # another folder may have copies of these names
+            write(run.folder, replace(earlier, known=(), url=self._url))
+        self._recurring = Recurring()
 
     def begin(self, path: Path) -> None:
         """Begin to copy a checkpoint, once the copy before is done or late.
@@ -178,12 +184,13 @@ class Copies:
         copy.error = f"{copy.name} could not be copied to {self._trainer.remote_dir}: {reason}"
         self._note(copy, "failed", error=reason)
         if self._trainer.on_save_error != "stop":
-            goes_on = "the checkpoint itself is complete, and training continues (trainer.on_save_error=continue)"
-            say(f"{copy.error}; {goes_on}")
+            goes_on = "the checkpoint itself is complete (trainer.on_save_error=continue)"
+            self._recurring("copy", f"{copy.error}; {goes_on}")
 
     def _note(self, copy: _Copy, state: str, error: str = "", known: tuple[str, ...] | None = None) -> None:
         known = read(self._run.folder).known if known is None else known
-        write(self._run.folder, Remote(copy.name, state, error, round(time.monotonic() - copy.began, 3), known))
+        seconds = round(time.monotonic() - copy.began, 3)
+        write(self._run.folder, Remote(copy.name, state, error, seconds, known, self._url))
 
 
 def _linked(path: Path, links: Path) -> Path:

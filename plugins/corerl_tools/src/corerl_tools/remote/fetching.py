@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.checkpoint import manifest
-from corerl.checkpoint.resume import KEY
+from corerl.checkpoint.resume import KEY, RECORD, read_record, started
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
 from corerl.contracts.config import TrainConfig, TrainerConfig
 from corerl.errors import ConfigError, CoreRLError
@@ -48,6 +48,11 @@ class Copy:
     def run(self) -> str:
         return self.folder.split("/")[-2]
 
+    @property
+    def started(self) -> tuple[float, int, bool]:
+        """The start of its run."""
+        return _started(self.system, self.folder.rpartition("/")[0])
+
 
 def fetch(config: TrainConfig, total_steps: int) -> Path | None:
     """Bring the checkpoint that ``trainer.resume_mode`` selects to this machine, unless it is here.
@@ -74,8 +79,10 @@ def fetch(config: TrainConfig, total_steps: int) -> Path | None:
     found = _read(trainer.remote_dir, config, places.KEY, functools.partial(_of_experiment, trainer.remote_dir, config))
     if not found or found[0].step >= total_steps:
         return None
-    here = max(((_order(path.name), _newest_here(path)) for path in base.glob("[!.]*")), default=([], -1))
-    if here >= (_order(found[0].run), found[0].step):
+    here = max(
+        ((started(path.name, read_record(path)), _newest_here(path)) for path in base.glob("[!.]*")), default=None
+    )
+    if here is not None and here >= (found[0].started, found[0].step):
         return None
     return _first_whole(found, config)
 
@@ -100,7 +107,8 @@ def _of_experiment(url: str, config: TrainConfig) -> list[Copy]:
     """The copies of the newest run that has a complete one."""
     system, base = places.opened(url)
     folder = f"{base}/{config.tracking.experiment_name}"
-    for run in sorted(places.names(system, folder), key=_order, reverse=True):
+    runs = places.names(system, folder)
+    for run in sorted(runs, key=lambda run: (_started(system, f"{folder}/{run}"), run), reverse=True):
         if found := list(_of_run(system, url, f"{folder}/{run}")):
             return found
     return []
@@ -147,9 +155,12 @@ def _newest_here(run: Path) -> int:
     return max((step_of(path) for path in paths(run / "checkpoints") if (path / "state.json").is_file()), default=-1)
 
 
-def _order(run: str) -> list[int]:
-    """As runs are ordered by :mod:`corerl.checkpoint.resume`: by the digits of their names."""
-    return [int(part) for part in run.split("-") if part.isdigit()]
+def _started(system: Any, run: str) -> tuple[float, int, bool]:
+    """See :func:`corerl.checkpoint.resume.started`."""
+    record = ""
+    with suppress(OSError, UnicodeDecodeError):  # by its name, then
+        record = system.cat_file(f"{run}/{RECORD}").decode()
+    return started(run.rpartition("/")[2], record)
 
 
 def _first_whole(found: list[Copy], config: TrainConfig) -> Path:
@@ -214,4 +225,4 @@ def _fetch_beside(copy: Copy, run: Path, keep: TrainerConfig) -> None:
     here = copies.read(run)
     if not here.known and keep.max_ckpt_to_keep is not None and keep.keep_best is None:
         known = tuple(name for name in places.names(copy.system, folder) if is_checkpoint(Path(name)))
-        copies.write(run, replace(here, known=known))
+        copies.write(run, replace(here, known=known, url=copy.url))

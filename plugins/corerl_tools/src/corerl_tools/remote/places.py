@@ -6,6 +6,7 @@ from concurrent.futures import TimeoutError as Late
 from threading import Thread
 from typing import Any, TypeVar
 
+from corerl.checkpoint.resume import RECORD
 from corerl.errors import ConfigError, RunError
 
 KEY, TIMEOUT = "trainer.remote_dir", "trainer.remote_timeout"
@@ -13,7 +14,7 @@ KEY, TIMEOUT = "trainer.remote_dir", "trainer.remote_timeout"
 MARK = "manifest.json"
 """of a checkpoint, copied last: a folder without it is no checkpoint"""
 
-BESIDE = ("config.yaml", "metrics.jsonl")
+BESIDE = ("config.yaml", "metrics.jsonl", RECORD)
 """files of a run that are copied with each checkpoint"""
 
 T = TypeVar("T")

@@ -42,26 +42,53 @@ def look(
     config = config_of(model)
     if config is None:
         return
-    kind = config.get_text_config().model_type
-    if packs and model.attn_implementation != "eager":
-        from corerl_torch.families.packing import NOT_SLICED, verdict_on
+    from corerl_torch.families.modes import refusal
+    from corerl_torch.families.packing import NOT_SLICED, verdict_on
 
-        device = "cuda" if machine.gpus and not machine.planned else "cpu"
-        verdict = verdict_on(config, device, trust_remote_code=model.trust_remote_code)
+    if refused := vision.reads_images(config) and _refusal(config):
+        yield refused
+        return
+    kind = _text_kind(config)
+    device = "cuda" if machine.gpus and not machine.planned else "cpu"
+    verdict = verdict_on(config, device, trust_remote_code=model.trust_remote_code)
+    if verdict.compared is not None and verdict.compared.rows:
+        yield ConfigError("model.path", refusal(f"'{kind}'", verdict.compared))
+        return
+    yield from _compared(verdict, kind)
+    if packs and model.attn_implementation != "eager":
         if ranks > 1 and not verdict.packed and (why := sequential(config, f"'{kind}'")):
             yield ConfigError(f"{key}.{sharing}", f"{NOT_SLICED} {why}")
         yield from _packing(key, verdict, kind, share_prefixes, f"{key}.{sharing}", ranks)
     if vision.reads_images(config):
         kind = config.model_type
-        if refusal := _refusal(config):
-            yield refusal
-            return
         known, features = vision.vision_family_of(kind), vision.unproven(kind, backend)
     else:
         known, features = family_of(kind), unproven(kind, backend)
     if known is None:
         sentence = f"no test proves the family '{kind}' ({PAGE}); not proven under {backend}: {', '.join(features)}"
         yield Finding("note", "model.path", sentence)
+
+
+def _text_kind(config: Any) -> str:
+    try:
+        return str(config.get_text_config().model_type)
+    except Exception:  # a config of several texts
+        return str(config.model_type)
+
+
+def _compared(verdict: Any, kind: str) -> Iterator[Finding | ConfigError]:
+    from corerl_torch.families import modes
+
+    name, compared = f"'{kind}'", verdict.compared
+    if compared is None:
+        sentence = f"outputs of {name} are compared with its own forward at the start of a run, in the whole model"
+        yield Finding("note", "model.path", sentence)
+        return
+    if compared.head:
+        remedy = "Lower ppo_max_token_len_per_gpu if memory runs out."
+        yield finding("warning", "model.path", modes.own_forward(name, compared), remedy)
+    if compared.training:
+        yield Finding("note", "model.path", modes.evaluation(name, compared))
 
 
 def _refusal(config: Any) -> ConfigError | None:

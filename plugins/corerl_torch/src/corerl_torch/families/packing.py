@@ -10,6 +10,7 @@ from corerl.terminal import say
 from corerl_torch import tries
 from corerl_torch.context_parallel import RowGroup
 from corerl_torch.families.probe import Verdict, probe
+from corerl_torch.loading import Head
 from corerl_torch.media import sees_later_tokens
 
 BIDIRECTIONAL = "tokens of an image attend to its later tokens, and packed rows are causal"
@@ -30,7 +31,14 @@ class Packing:
 
     @classmethod
     def of(
-        cls, model: Any, config: ModelConfig, device: str, *, sharing: RowGroup | None, share_prefixes: bool | None
+        cls,
+        model: Any,
+        config: ModelConfig,
+        device: str,
+        head: Head = "lm",
+        *,
+        sharing: RowGroup | None,
+        share_prefixes: bool | None,
     ) -> "Packing":
         """The packing of a model whose config asks for it; every rank finds the same.
 
@@ -42,7 +50,7 @@ class Packing:
         """
         if config.attn_implementation == "eager":
             return cls(packs=True)  # refused with its own error
-        verdict = verdict_on(model.config, device, trust_remote_code=config.trust_remote_code)
+        verdict = verdict_on(model.config, device, head, trust_remote_code=config.trust_remote_code)
         name = type(model).__name__
         if not verdict.packed:
             why = tries.sequential(model.config, name, stateful=getattr(model, "_is_stateful", False))
@@ -62,10 +70,12 @@ class Packing:
         return cls(packs=False)
 
 
-def verdict_on(config: Any, device: str, *, trust_remote_code: bool = False) -> Verdict:
+def verdict_on(config: Any, device: str, head: Head = "lm", *, trust_remote_code: bool = False) -> Verdict:
     """:func:`~corerl_torch.families.probe.probe`, of the text alone, and the image tokens of the family."""
-    verdict = probe(config, device, trust_remote_code=trust_remote_code)
-    return Verdict(BIDIRECTIONAL, BIDIRECTIONAL) if not verdict.packed and sees_later_tokens(config) else verdict
+    verdict = probe(config, device, head, trust_remote_code=trust_remote_code)
+    if verdict.packed or not sees_later_tokens(config):
+        return verdict
+    return verdict._replace(packed=BIDIRECTIONAL, shared=BIDIRECTIONAL)
 
 
 _tell = functools.cache(say)

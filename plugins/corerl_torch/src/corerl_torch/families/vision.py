@@ -75,6 +75,13 @@ def reads_images(config: Any) -> bool:
     return getattr(config, "vision_config", None) is not None
 
 
+def dropout(config: Any) -> str:
+    """The key of a dropout in the tower of images, which no comparison of texts can find; '' without one."""
+    values = config.vision_config.to_dict() if reads_images(config) else {}
+    found = (key for key, value in values.items() if "drop" in key and isinstance(value, int | float) and value)
+    return next((f"vision_config.{key}" for key in found), "")
+
+
 def unproven(model_type: str, backend: str) -> Iterator[str]:
     """The features of a backend that no test proves for a family; all of an unknown one."""
     family = vision_family_of(model_type)

@@ -6,7 +6,7 @@ from typing import Any
 from corerl.contracts.config import OptimConfig, TrainConfig
 from corerl.errors import ConfigError, CoreRLError, RequestError
 from corerl.plugins import load_plugins
-from corerl.registry import Selected
+from corerl.registry import Selected, UntrustedSelection
 from corerl.registry.parts import Parts
 
 
@@ -24,7 +24,7 @@ def _wrong(role: str, optim: OptimConfig, strategy: Selected[Any]) -> Iterator[R
         )
     registries, key = load_plugins().registries, f"{role}.optim.optimizer"
     try:
-        registries.schedules.select(optim.lr_scheduler_type, f"{role}.optim.lr_scheduler_type")
+        schedule = registries.schedules.select(optim.lr_scheduler_type, f"{role}.optim.lr_scheduler_type")
         optimizer = registries.optimizers.select(optim.optimizer, key)
     except RequestError as error:
         yield error
@@ -32,6 +32,9 @@ def _wrong(role: str, optim: OptimConfig, strategy: Selected[Any]) -> Iterator[R
     except CoreRLError as error:
         yield ConfigError(key, str(error))
         return
+    for each in (schedule, optimizer):
+        if isinstance(each, UntrustedSelection):
+            yield each.error
     name, facts = optimizer.entry.name, strategy.entry.facts
     if strategy.entry.name == "megatron" and name != "adamw":
         yield ConfigError(

@@ -16,6 +16,7 @@ from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.scored import ScoredRollouts
+from corerl.terminal.notices import Recurring
 from corerl.trainer.batch import Batch, make_corrector, make_guard
 from corerl.trainer.workers import plugins_of
 from corerl_torch.shards.cut import Part
@@ -47,7 +48,7 @@ class Shard(Batch):
             guard,
         )
         self.lines: list[str] = []
-        guard.say, guard.number = self.lines.append, lambda response: int(self.part.episodes[response])
+        guard.recurring, guard.number = Recurring(self.lines.append), lambda response: int(self.part.episodes[response])
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # shards that write at the same time
             guard.folder = guard.folder / f"shard_{os.environ['RANK']}"
 

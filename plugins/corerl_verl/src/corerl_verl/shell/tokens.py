@@ -8,6 +8,8 @@ from corerl.errors import ConfigError
 OPERATORS = ("&&", "||", ";;", "|&", "&", "|", ";", "(", ")", "\n")
 _REDIRECTION = re.compile(r"(\d*|&)(>>|>&|>\||>|<&|<<<|<<-|<<|<)(&?\d+|-)?")
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?$")
+_LAST = re.compile(r"(?<!\\)((?:\\\\)*)\\\Z")
+"""a single backslash at the end of a script"""
 _ARGUMENT = re.compile(r"""\s*(["']?\$[{@\w]|["']?[+~]*[\w.@/-]+=|--?\w)""")
 _ESCAPED = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 _DOCUMENT = re.compile(r"<<-?[ \t]*([\"'\\]?)([A-Za-z_]\w*)\1")
@@ -37,6 +39,8 @@ class Token(NamedTuple):
 def mended(script: str) -> tuple[str, bool]:
     """The script with continuations over comments and blank lines, which bash would end the command at.
 
+    A backslash at the end of the script continues nothing, as in bash.
+
     Returns:
         The script, and whether a line was changed.
     """
@@ -51,7 +55,7 @@ def mended(script: str) -> tuple[str, bool]:
         whole = _BROKEN.sub(lambda match: "\\", line)
         changed |= whole != line and bool(line[line.rindex("\\") + 1 :].strip())
         lines.append(whole)
-    return "\n".join(lines), changed
+    return _LAST.sub(r"\1", "\n".join(lines)), changed
 
 
 def tokens(script: str) -> list[Token]:

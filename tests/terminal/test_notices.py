@@ -1,0 +1,69 @@
+"""The lines of a program that prints nothing for some time."""
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from corerl.terminal import notices, output
+from corerl.terminal.notices import part, say, show_life
+
+Heard = Callable[[float], list[str]]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+    """``heard(seconds)``: the lines until the first one about work is there, for so many seconds at most."""
+    lines: list[str] = []
+    spoken = threading.Event()
+    for module in (notices, output):
+        monkeypatch.setattr(module, "spoken", spoken)
+    monkeypatch.setattr(notices, "SILENCE", 0.01)
+    monkeypatch.setattr(notices, "_print", lines.append)
+    end = show_life()
+
+    def listen(seconds: float) -> list[str]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not any(line.startswith("working") for line in lines):
+            time.sleep(0.005)
+        found = lines.copy()
+        lines.clear()
+        return found
+
+    yield listen
+    end()
+
+
+def test_the_package_is_named_whose_import_takes_long(
+    heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_package.py").write_text("import slow_part\n")
+    (tmp_path / "slow_part.py").write_text("import builtins\nheard = builtins.listening(30)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("builtins.listening", heard, raising=False)
+    heard(30)  # a line from before the import
+    slow_part = importlib.import_module("slow_package").slow_part
+    assert slow_part.heard[-1] == "working (0 s): importing slow_package"
+
+
+def test_a_named_part_is_shown_after_the_first_line_too_and_nothing_else_is(heard: Heard) -> None:
+    with part("reading prompts"):
+        assert "working (0 s): reading prompts" in heard(30)
+        say("training data: 40 rows")
+        assert heard(30)[-1] == "working (0 s): reading prompts"
+    time.sleep(0.1)
+    heard(0)
+    assert not heard(0.2)
+
+
+def test_the_inner_part_is_named_and_then_the_outer_one_again(heard: Heard) -> None:
+    with part("reading prompts"):
+        with part("reading a data file"):
+            time.sleep(0.1)
+            assert heard(30)[-1].endswith("reading a data file")
+        time.sleep(0.1)
+        heard(0)
+        assert heard(30)[-1].endswith("reading prompts")
