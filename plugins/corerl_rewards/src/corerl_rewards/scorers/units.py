@@ -38,6 +38,8 @@ _APART = re.compile(r"(?<=[kMGmμ])\s+(?=Ω)|(?<=μ)\s+(?=[A-Za-z])")
 _PREFIX = re.compile(
     r"(?P<minus>[-−–]?)(?P<sign>(?:US)?\\?\$|[€£¥₹₩₽]|(?:USD|EUR|GBP|JPY|INR|CNY)(?=\s))\s*(?=[-−–]?[.0-9])"
 )
+_AMERICAN = frozenset({"US", "U.S", "American"})
+"""words before a unit of the table, which is the American one: US dollars, U.S. gallons"""
 _NAMES_OF_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _SINGLE = frozenset("mgshLNJWVK")
 """letters that are units without \\text{}, as in 5 m; any other letter is a variable"""
@@ -135,6 +137,8 @@ def _unit(text: str, number: str, bare: bool | None) -> Unit | None:
         tokens.pop()
     if not tokens:
         return None
+    if len(tokens) > 1 and tokens[0] in _AMERICAN and known(tokens[1]):
+        del tokens[0]
     if bare is not None and _is_algebra(tokens, spaced=bare):
         return None
     return _product(tokens) or _things(tokens, number, bare)
