@@ -32,14 +32,18 @@ _PLAIN_NUMBER = (
 NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^}}])(?:{_PLAIN_NUMBER})")
 
 _WHITE = r"[\s,;&*_~(]|\\[,;:! ]|\\q?quad(?![A-Za-z])|\\text\s*\{|\}"
-_GAP = r"[\s$,;&{}()\[\]*_~]|\\[()\[\],;:! ]|\\q?quad(?![A-Za-z])|\\text\s*\{|\\(?:lor|vee)(?![A-Za-z])"
-_AND_OR = r"\.(?=\s*or\b)|\b(?:and|or|either|vs|versus)\b|[或者和与以及|/]"
+_GAP = r"[\s$,;:&{}()\[\]*_~–—-]|\\\\|\\[()\[\],;:! ]|\\q?quad(?![A-Za-z])|\\text\s*\{|\\(?:lor|vee)(?![A-Za-z])"
+_AND_OR = r"\.(?=\s*or\b)|\b(?:and|x?or|oder|ou|either|vs|versus)\b|[或者和与以及|/]"
 _OR = r"(?:\bor\b|或者?)"
 _ALSO = r"\b(?:maybe|perhaps|possibly|alternatively|equivalently|else|even|also|respectively|simply|it|is)\b"
 _NAME = r"[A-Za-z](?:_(?:\w|\{\w+\}))?\s*="
-_ITEM = r"\n\s*(?:(?:[0-9]{1,2}|[a-z])[.)](?=\s)|[-•](?=\s))"
+_ITEM = (
+    r"\n\s*(?:(?:[0-9]{1,2}|[a-z])[.)](?=\s)|[-•](?=\s))|\([a-z0-9]\)"
+    r"|\b(?:option|answer|case|part|possibility|root|solution)s?\b\s*\(?[a-z0-9]?\)?\s*:"
+)
 _BETWEEN_BOXES = re.compile(
-    rf"(?:{_GAP}|{_AND_OR}|{_ALSO}|{_NAME}|for part \([a-z]\)|\+\++|{_ITEM}|[-–](?=\s*or\b)|(?<=\bor )[-–])*\\?",
+    rf"(?:{_GAP}|{_AND_OR}|{_ALSO}|{_NAME}|for part \([a-z]\)|\+\++|{_ITEM})*\\?"
+    rf"|(?:{_GAP})*\.?\s*\bx?or\b(?!\s+so\b)[^.\n]{{0,40}}|[^.\n]{{0,40}}\bx?or(?:{_GAP}|{_ALSO})*\\?",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(  # formulas or numbers: "5 apples or 7 apples", "5 and 7"
@@ -63,7 +67,8 @@ _AFTER = re.compile(
 )
 _DOUBT = re.compile(
     r"(?:(?<![A-Za-z])(?:about|around|approximately|roughly|nearly|almost|maybe|perhaps|possibly|probably|likely|not|"
-    r"at least|at most|(?:more|less|fewer|greater) than)[\s$]+|(?:大约|约|可能|也许|不|至少|至多)是?\s*)$",
+    r"(?:could|might|may) be|at least|at most|(?:more|less|fewer|greater) than)[\s$]+"
+    r"|(?:大约|约|可能|也许|不|至少|至多)是?\s*)$",
     re.IGNORECASE,
 )
 _MULTIPLE = re.compile(

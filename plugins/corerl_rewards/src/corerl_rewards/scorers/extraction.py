@@ -56,7 +56,10 @@ _PHRASE = re.compile(rf"(?:{_MARK.pattern})(?:(?!\.\s)[^\n])*", re.IGNORECASE | 
 _ANSWER_LINE = re.compile(rf"{_LINE}|{_COLON}|答案[是为]", re.IGNORECASE | re.MULTILINE)
 _EXPRESSION = re.compile(r"(?<![0-9.,])[0-9][0-9.,]*(?:\s?[-–/^*×:+]\s?[0-9.,]*)+$")
 _FINALLY = re.compile(r"\bfinal answer is[ \t:*]*|####[ \t*]*", re.IGNORECASE)
-_BEGINNING = re.compile(r"(?:[\s*_:`#]|```\w*|(?<=\n)>)*")
+_BEGINNING = re.compile(
+    r"(?:[\s*_:`#]|```\w*|(?<=\n)>|(?:clearly|exactly|hence|indeed|just|obviously|simply|then|therefore|thus)\b,?(?=\s))*",
+    re.IGNORECASE,
+)
 _CLAUSE = re.compile(
     r"(?<!\.)\.(?:\s+(?!\})|$)|;(?!\s*[-$\\(]*[0-9])|,?\s\(?(?:because|since|which|as|so|not|but|where)\s"
     r"|,?(?:因为|所以|其中)"
@@ -74,6 +77,11 @@ _DENIAL = re.compile(
 """a word that denies the rest of its clause, or supposes what follows"""
 
 _REMARK = re.compile(r",\s+(?!(?:or|and|but|maybe|perhaps|possibly|probably)\b)[a-z]{2}.*")
+_CHANGED = re.compile(
+    r"\b(?:half|twice|double|triple|thrice|quarter|third|negative|minus|plus|times|divided|multiplied|root|square[ds]?|"
+    r"cubed?|factorial|dozens?|hundreds?|thousands?|millions?|billions?)\b",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(r"[A-Za-z]+['’]?[a-z]*[ \t]+[A-Za-z]{2,}|[\u4e00-\u9fff]{2}")
 _VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
 _NUMERIC = re.compile(
@@ -179,13 +187,13 @@ def _said(phrase: str) -> str:
     clause = _CLAUSE.search(phrase)
     if clause and _SECOND_THOUGHT.match(phrase, clause.start()):
         clause = None
-    said = phrase[: clause.start() if clause else None].strip(" *:_`")
+    said = phrase[: clause.start() if clause else None].strip(" *:_`✓✔✅")
     if not _SENTENCE.match(said) or hedged(said, ""):
         return said
     if verb := _VERB.match(said):
         return _said(verb[1])
-    found = [match.group() for match in (FORMULA if "$" in said else NUMBER).finditer(said) if match.group()]
-    return content_of(found[0]) if len(found) == 1 else said
+    found = [match.group() for match in (FORMULA if FORMULA.search(said) else NUMBER).finditer(said) if match.group()]
+    return content_of(found[0]) if len(found) == 1 and not _CHANGED.search(said) else said
 
 
 def _last(text: str) -> str | None:

@@ -34,7 +34,7 @@ _LABEL = re.compile(
 _ASSERTS = re.compile(r"(?:\b(?:is|are|was|equals|exactly|precisely|simply|just|only)|[:=])\s*$", re.IGNORECASE)
 _ASIDE = re.compile(r"(?<=[0-9}])\s+(?:\\text\s*\{\s*)?\((?!or\b|and\b)[A-Za-z][A-Za-z '-]{2,60}\)\s*\}?$")
 _CHOICE = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|或|\\lor(?![A-Za-z])")
-_OPEN_END = re.compile(r"(?:[.,]\s*[0-9]*\s*(?:\.\.\.|…|\\[lc]?dots)|(?<![A-Za-z\\])(?:or|and|或))[\s.}]*$")
+_OPEN_END = re.compile(r"(?:[.,]\s*[0-9]*\s*(?:\.\.\.|…|\\[lc]?dots)|(?<![A-Za-z\\])(?:or|and|vs|versus|或))[\s.}]*$")
 _REMARK = re.compile(
     r"(?<![A-Za-z\\])(?:not|no|neither|nor|either|if|unless|otherwise|else|maybe|perhaps|possibly|probably|"
     r"likely|guess|think|presumably|about|around|approximately|roughly|nearly|almost|least|most|more|less|fewer|than|"
