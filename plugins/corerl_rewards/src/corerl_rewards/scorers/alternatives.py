@@ -43,6 +43,7 @@ _ITEM = (
 )
 _BETWEEN_BOXES = re.compile(
     rf"(?:{_GAP}|{_AND_OR}|{_ALSO}|{_NAME}|for part \([a-z]\)|\+\++|{_ITEM})*\\?"
+    rf"|(?:\s+[a-z]+){{0,2}},?\s+and(?:{_GAP}|{_ALSO})*\\?"
     rf"|(?:{_GAP})*\.?\s*\bx?or\b(?!\s+so\b)[^.\n]{{0,40}}|[^.\n]{{0,40}}\bx?or(?:{_GAP}|{_ALSO})*\\?",
     re.IGNORECASE,
 )

@@ -82,6 +82,8 @@ _CHANGED = re.compile(
     r"cubed?|factorial|dozens?|hundreds?|thousands?|millions?|billions?)\b",
     re.IGNORECASE,
 )
+_POSSIBLE = re.compile(r"\b(?:that|which|who) (?:could|might|may)\b")
+"""words of a question: the number of points that could be in it"""
 _SENTENCE = re.compile(r"[A-Za-z]+['’]?[a-z]*[ \t]+[A-Za-z]{2,}|[\u4e00-\u9fff]{2}")
 _VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
 _NUMERIC = re.compile(
@@ -188,7 +190,7 @@ def _said(phrase: str) -> str:
     if clause and _SECOND_THOUGHT.match(phrase, clause.start()):
         clause = None
     said = phrase[: clause.start() if clause else None].strip(" *:_`✓✔✅")
-    if not _SENTENCE.match(said) or hedged(said, ""):
+    if not _SENTENCE.match(said) or hedged(_POSSIBLE.sub("", said), ""):
         return said
     if verb := _VERB.match(said):
         return _said(verb[1])

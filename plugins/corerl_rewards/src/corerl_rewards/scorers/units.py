@@ -45,7 +45,7 @@ _SINGLE = frozenset("mgshLNJWVK")
 """letters that are units without \\text{}, as in 5 m; any other letter is a variable"""
 _CHANGES = re.compile(
     r"\b(?:and|or|not|no|nor|to|if|is|are|was|else|otherwise|unless|maybe|perhaps|possibly|probably|likely|about|around|"
-    r"approximately|roughly|nearly|almost|least|most|more|less|fewer|than|between|plus|minus|over|divided|by|times|"
+    r"approximately|roughly|nearly|almost|least|most|than|between|plus|minus|over|divided|by|times|"
     r"factorial|mod|modulo|base|half|halves|thirds?|fourths?|quarters?|fifths?|tenths?|hundredths?|percent\w*|"
     r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|score|pairs?|remainder|two|three|four|five|six|seven|"
     r"eight|nine|ten|eleven|twelve|pi|theta|alpha|beta|gamma|lambda|sigma|omega|phi|sqrt|sin|cos|tan|csc|cot|sinh|"
@@ -55,7 +55,9 @@ _CHANGES = re.compile(
 )
 """words after a number that change the number, or leave it open"""
 LONGEST = 1000
-_FILLING = frozenset({"of", "the", "a", "an", "in", "total", "each", "per", "all", "altogether"})
+_FILLING = frozenset(
+    {"of", "the", "a", "an", "in", "total", "each", "per", "all", "altogether", "more", "less", "fewer"}
+)
 _QUANTITY = re.compile(r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([^\W\d_]+)\.?(?:\s*,?\s*(?:and\s+)?)")
 
 

@@ -37,7 +37,9 @@ _CHOICE = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|或|\\lor(?![A-Za-z])")
 _OPEN_END = re.compile(r"(?:[.,]\s*[0-9]*\s*(?:\.\.\.|…|\\[lc]?dots)|(?<![A-Za-z\\])(?:or|and|vs|versus|或))[\s.}]*$")
 _REMARK = re.compile(
     r"(?<![A-Za-z\\])(?:not|no|neither|nor|either|if|unless|otherwise|else|maybe|perhaps|possibly|probably|"
-    r"likely|guess|think|presumably|about|around|approximately|roughly|nearly|almost|least|most|more|less|fewer|than|"
+    r"likely|guess|think|presumably|about|around|approximately|roughly|nearly|almost|"
+    r"at (?:the )?(?:very )?(?:least|most)|(?:or|and|any|even|least|most)\b[^0-9]{0,20}?\b(?:more|less|fewer)|"
+    r"(?:more|less|fewer|greater|larger|smaller|higher|lower|bigger)\W{0,12}than|than|"
     r"between|up to|unsure|could|might|may)(?![A-Za-z])|\?"
     r"|大约|大概|约|可能|也许|或许|不是|至少|至多|左右|以上|以下|超过",
     re.IGNORECASE,
