@@ -22,6 +22,7 @@ WIDE = MathDapoOptions(window=2_000_000, fallback_to_boxed=True)
 SCORERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "gsm8k": (lambda text: gsm8k(text, "7", "", {}), "#### {}"),
     "gsm8k_flexible": (lambda text: gsm8k(text, "7", "", {}, FLEXIBLE), "It is {}"),
+    "gsm8k_fallback": (lambda text: gsm8k(text, "7", "", {}, Gsm8kOptions(method="fallback")), "It is {}"),
     "math": (lambda text: math(text, "7", "", {}), r"\boxed{{{}}}"),
     "math_verify": (lambda text: math_verify(text, "7", "", {}), "The answer is ${}$"),
     "math_dapo": (lambda text: math_dapo(text, "7", "", {}, WIDE), "Answer: {}"),

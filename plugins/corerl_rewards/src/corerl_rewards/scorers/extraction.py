@@ -44,7 +44,7 @@ _DISPLAY = re.compile(
 _ENVIRONMENT = re.compile(rf"\\(?:begin|end)\{{(?:{_DISPLAYS})\*?\}}")
 _ALIGNMENT = re.compile(r"\\(?:begin|end)\{(?:aligned|gathered|split)\}|(?<!\\)&(?=\s*=)|(?<==)\s*&")
 _CONTINUED = re.compile(  # by an alternative in a line of its own
-    r"(?<![A-Za-z]or)\s*\n\s*(?=(?:or|and)\b\W*(?:[A-Za-z]+\s+){0,2}[-$\\(0-9])|(?<=[^A-Za-z]or)\s*\n\s*", re.IGNORECASE
+    r"\n\s{0,8}(?=(?:or|and)\b\W*(?:[A-Za-z]+\s+){0,2}[-$\\(0-9])|(?<=[^A-Za-z]or)\s{0,8}\n", re.IGNORECASE
 )
 _LINE = r"^[ \t#>*_]*(?:final[ \t]+|最终)?(?:answer|答案)[ \t*_]*$"
 _COLON = r"(?:(?<![A-Za-z])answers?|答案)[\])\"]?[ \t*_]*[:=]"
@@ -54,7 +54,7 @@ _MARK = re.compile(
 )
 _PHRASE = re.compile(rf"(?:{_MARK.pattern})(?:(?!\.\s)[^\n])*", re.IGNORECASE | re.MULTILINE)
 _ANSWER_LINE = re.compile(rf"{_LINE}|{_COLON}|答案[是为]", re.IGNORECASE | re.MULTILINE)
-_EXPRESSION = re.compile(r"(?<![0-9.,])[0-9][0-9.,]*(?:\s?[-–/^*×:+]\s?[0-9.,]*)+$")
+_EXPRESSION = re.compile(r"(?<![0-9.,])[0-9][0-9.,]*(?:\s?[-–/^*×:+]\s?[0-9][0-9.,]*)*\s?[-–/^*×:+]\s?$")
 _FINALLY = re.compile(r"\bfinal answer is[ \t:*]*|####[ \t*]*", re.IGNORECASE)
 _BEGINNING = re.compile(
     r"(?:[\s*_:`#]|```\w*|(?<=\n)>|(?:clearly|exactly|hence|indeed|just|obviously|simply|then|therefore|thus)\b,?(?=\s))*",

@@ -29,7 +29,7 @@ from corerl_rewards.scorers.units import ratio, split_unit
 from corerl_rewards.scorers.values import LONGEST_ANSWER, stated_value
 
 MARK = "####"
-_HEADING = re.compile(r"#{4,}[ \t*]*(?:[0-9]{1,2}[.):][ \t]+)?[A-Za-z][^\n]*\n(?=\s*\S)")
+_HEADING = re.compile(r"(?<!#)#{4,6}[ \t*]{0,8}(?:[0-9]{1,2}[.):][ \t]{1,8})?[A-Za-z][^\n]*\n(?=\s{0,40}\S)")
 """a line that begins as an answer does, with a title and further text below"""
 _DEFAULT = Gsm8kOptions()
 

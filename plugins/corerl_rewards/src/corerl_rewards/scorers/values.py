@@ -61,7 +61,9 @@ def hedged(answer: str, truth: str) -> bool:
     >>> hedged(r"42 \text{ or more}", "42"), hedged(r"42 \text{ songs}", "42"), hedged(r"\text{not odd}", r"\text{not}")
     (True, False, False)
     """
-    return any(pattern.search(answer) and not pattern.search(truth) for pattern in (_REMARK, _OPEN_END))
+    if _REMARK.search(answer) and not _REMARK.search(truth):
+        return True
+    return _OPEN_END.search(answer[-40:]) is not None and not _OPEN_END.search(truth[-40:])
 
 
 def is_choice(answer: str) -> bool:
