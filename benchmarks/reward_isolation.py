@@ -30,8 +30,9 @@ from corerl_rewards.options import ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.scorers import verifier_worker
 from corerl_rewards.scorers.boxed import last_boxed
-from corerl_rewards.scorers.gsm8k import after_mark, gsm8k
-from corerl_rewards.scorers.verifier import Verifier
+from corerl_rewards.scorers.extraction import number_after
+from corerl_rewards.scorers.gsm8k import MARK, gsm8k
+from corerl_rewards.scorers.verifier import Budget, Verifier
 
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -52,7 +53,7 @@ ATTACKS: Mapping[str, Callable[[], object]] = {
 
 def math_verify(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
     """The library alone, without the quicker ways of the scorer ``math``."""
-    return float(VERIFIER.equal(ground_truth, response, 30.0))
+    return float(VERIFIER.equal(ground_truth, response, Budget(30.0)))
 
 
 def hostile(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> Any:
@@ -77,7 +78,7 @@ def here(name: str) -> Any:
 def gsm8k_requests(file: Path, count: int) -> list[RewardRequest]:
     answers = [json.loads(line)["answer"] for line in file.read_text().splitlines()]
     texts = [answers[number % len(answers)] for number in range(count)]
-    return [RewardRequest(text, str(after_mark(text)).replace(",", ""), "s") for text in texts]
+    return [RewardRequest(text, str(number_after(text, MARK)).replace(",", ""), "s") for text in texts]
 
 
 def math_requests(file: Path, count: int) -> list[RewardRequest]:

@@ -49,6 +49,14 @@ def test_a_dtype_can_be_chosen_and_a_folder_is_never_replaced(saved, tmp_path, c
     assert "already exists" in capsys.readouterr().err
 
 
+def test_the_folder_is_named_by_out_as_in_other_commands(saved, tmp_path, capsys):
+    assert run(["export", str(saved), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "config.json").is_file()
+    for arguments in ([], ["--out", str(tmp_path / "a"), str(tmp_path / "b")]):
+        assert run(["export", str(saved), *arguments]) == 2
+        assert "--out: must name one new folder" in capsys.readouterr().err
+
+
 def test_weights_have_the_mode_of_the_other_files(saved, tmp_path):
     assert run(["export", str(saved), str(tmp_path / "out")]) == 0
     expected = (saved / "config.yaml").stat().st_mode

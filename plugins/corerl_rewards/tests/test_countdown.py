@@ -94,3 +94,28 @@ def test_the_example_of_the_prompt_scores_on_a_row_of_tinyzero() -> None:
         pytest.skip("TinyZero's Countdown is not beside the repository, in ../shared/data/countdown")
     truth = pq.read_table(file).slice(0, 1).to_pylist()[0]["reward_model"]["ground_truth"]
     assert score("44 + 19 + 35", truth) == 1.0
+
+
+def test_numbers_and_target_are_read_exactly() -> None:
+    """Truths of 5.5 are not cut to 5."""
+    truth = {"numbers": [11, 2], "target": 5.5}
+    assert score("11 / 2", truth) == 1.0
+    assert score("5", {"numbers": [5], "target": 5.5}) == 0.0
+    assert score("2.5 * 2", {"numbers": [2.5, 2], "target": "5"}) == 1.0
+    assert score("2 * 2", {"numbers": [2.5, 2], "target": 4}) == 0.0
+    assert score("1/10 + 2/10", {"numbers": [1, 10, 2, 10], "target": 0.3}) == 1.0
+
+
+@pytest.mark.parametrize("answer", ["（44＋19）＋35", "44+19+３５", "44 + 19 + \u200b35"])
+def test_signs_of_other_keyboards_are_read(answer: str) -> None:
+    assert score(answer) == 1.0
+
+
+def test_times_and_divided_by_are_signs() -> None:
+    assert score("6 × 4 ÷ 2", {"numbers": [6, 4, 2], "target": 12}) == 1.0
+
+
+@pytest.mark.parametrize("number", [True, "x", None, float("nan"), float("inf")])
+def test_a_ground_truth_that_is_no_number_is_an_error(number: Any) -> None:
+    with pytest.raises(ValueError, match="ground truth must be"):
+        score("1", {"numbers": [1], "target": number})

@@ -43,6 +43,34 @@ def test_flexible_reads_the_last_number(response: str, score: float) -> None:
     assert gsm8k(response, "18", "openai/gsm8k", {}, Gsm8kOptions(method="flexible"))["score"] == score
 
 
+@pytest.mark.parametrize(
+    ("response", "score"),
+    [
+        ("#### 18", 1.0),
+        (r"so \boxed{18}, after 2 steps", 1.0),
+        ("so it is 18.", 1.0),
+        (r"Answer 17, no: \boxed{18} in 3 steps", 1.0),
+        ("\\boxed{17}\n#### 18", 1.0),
+        ("#### 18\nDone in 3 steps", 1.0),
+        ("#### Step 2: add\n16 + 2 = 18", 1.0),  # a heading
+        ("#### 2. Add\n16 + 2 = 18", 1.0),
+        ("##### Answer\n\\boxed{36/2}", 1.0),
+        (r"\boxed{17}, and 18", 0.0),
+        ("18\n#### 17", 0.0),
+        (r"\boxed{18} or \boxed{17}", 0.0),
+        ("18 or 17", 0.0),
+        ("#### 17 or 18", 0.0),
+        ("#### not 18", 0.0),
+        ("18\n####", 0.0),
+        (r"\boxed{18", 0.0),
+        (r"\boxed{}, that is 18", 0.0),
+        ("none", 0.0),
+    ],
+)
+def test_fallback_reads_the_mark_else_the_box_else_the_last_number(response: str, score: float) -> None:
+    assert gsm8k(response, "18", "openai/gsm8k", {}, Gsm8kOptions(method="fallback"))["score"] == score
+
+
 def test_what_was_compared_is_returned_as_written() -> None:
     assert gsm8k("#### $1,080", "1080", "", {}) == {"score": 1.0, "extracted": "$1,080"}
     assert gsm8k("no idea", "1080", "", {}) == {"score": 0.0, "extracted": None}

@@ -10,8 +10,9 @@ from corerl_rewards.options import JudgeOptions
 from plugins.corerl_rewards.tests.http_server import Server
 
 
-def completion(text: Any) -> tuple[int, Any]:
-    return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
+def completion(text: Any, finish_reason: str | None = "stop") -> tuple[int, Any]:
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
+    return 200, {"choices": [choice]}
 
 
 def manager(url: str, timeout: float = 20.0, **options: Any) -> JudgeRewardManager:
@@ -53,6 +54,69 @@ def test_the_scale_and_the_pattern_are_options() -> None:
     with Server(lambda *_: completion("verdict=[[-1]]")) as server:
         judge = manager(server.url, pattern=r"\[\[(-?\d)\]\]", lowest=-3, highest=1)
         assert judge.score([request()])[0].score == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("Score: 8/10", 0.8),
+        ("Score: 8 out of 10.", 0.8),
+        ("Score: 8/100", 0.08),
+        ("**Score:** 80 / 100", 0.8),
+        ("Score: 80%", 0.8),
+        ("Score: 3/5", 0.6),
+        ("Score: [[7]]", 0.7),
+        (r"Score: $\boxed{7}$", 0.7),
+        ("<think>Score: 2?</think>\nScore: 7", 0.7),
+        ("<|begin_of_thought|>Score: 2<|end_of_thought|>Score: 7", 0.7),
+        ("Score: 2?</think>\nScore: 7", 0.7),
+        ("[THINK]Score: 2[/THINK]Score: 7", 0.7),
+    ],
+)
+def test_the_grade_at_the_end_of_the_answer_counts_on_its_own_scale(text: str, score: float) -> None:
+    with Server(lambda *_: completion(text)) as server:
+        [result] = manager(server.url).score([request()])
+    assert result.score == pytest.approx(score, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I would give Score: 10 if right. The response is wr",
+        "Score: 7 would be fair, but",
+        "Score: 7\nWait, I must look at the second step again.",
+        "<think>Maybe Score: 2",
+        "Score: 7 <think>or Score: 2",
+        "<Think>Score: 2",
+        "<seed:think>Score: 2",
+        "<|begin_of_thought|>Score: 2",
+        "◁think▷Score: 2",
+        "<think>a</think> <think>Score: 2",
+        "[THINK]Score: 2",
+        "<think>Score: 2</think>",
+        "Score: 8/0",
+        "Score: 11/10",
+        "Score: 8,5",
+        "Score: 7-9",
+    ],
+)
+def test_a_grade_in_the_middle_or_in_thoughts_is_an_error(text: str) -> None:
+    with Server(lambda *_: completion(text, None)) as server:
+        [result] = manager(server.url).score([request()])
+    assert (result.score, result.error_kind) == (None, "judge")
+
+
+def test_an_answer_that_was_cut_off_is_an_error_whatever_it_holds() -> None:
+    with Server(lambda *_: completion("Score: 7", "length")) as server:
+        [result] = manager(server.url, max_tokens=64).score([request()])
+    assert (result.score, result.error_kind) == (None, "judge")
+    assert result.error == "the judge's answer is not finished (length): more than max_tokens=64 are needed"
+
+
+def test_another_scale_than_that_of_the_options_is_an_error_unless_it_begins_at_0() -> None:
+    with Server(lambda *_: completion("Score: 4/5")) as server:
+        assert manager(server.url, lowest=1, highest=5).score([request()])[0].score == 0.75
+        assert manager(server.url, lowest=1, highest=10).score([request()])[0].error_kind == "judge"
 
 
 @pytest.mark.parametrize("text", ["No grade from me.", "Score: 11", "Score: -1", None, ""])

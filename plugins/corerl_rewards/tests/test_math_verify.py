@@ -3,14 +3,15 @@
 import pytest
 
 from corerl_rewards.options import MathVerifyOptions
-from corerl_rewards.scorers.math_verify import final_answer, math_verify
+from corerl_rewards.scorers.extraction import final_answer
+from corerl_rewards.scorers.math_verify import math_verify
 
 
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
         (r"so \boxed{\frac{1}{2}}, not 3", r"\frac{1}{2}"),
-        (r"The answer is 5. Or \boxed{6}", "6"),  # a box comes first
+        (r"The answer is 5. It is \boxed{6}", "6"),  # a box comes first
         (r"\boxed{6", None),
         ("The answer is 5. It took 3 steps.", "5"),
         ("Answer: 5\nAnswer: 6", "6"),
@@ -41,7 +42,7 @@ from corerl_rewards.scorers.math_verify import final_answer, math_verify
         ("Answer $ \n 9 \n $", None),  # a formula in a line is not broken over lines
         ("Answer \\( \n 9 \n \\)", None),
         ("Answer $$ \n 9 \n $$", "9"),
-        ("It is $5$\nor it is\n$6$", "6"),
+        ("It is $5$\nor it is\n$6$", "5, 6"),
         ("Therefore P(A) = 2/3", "2/3"),
         ("The answer is between 30 and 34", "between 30 and 34"),
         ("There are 12 of them", "12"),

@@ -35,7 +35,12 @@ from corerl_rewards.scorers.multiple_choice import chosen, multiple_choice
         ("The answer is a dog", None),
         ("The answer is Apple", None),
         (r"\boxed{", None),
-        ("b", None),
+        ("b", "B"),
+        ("Answer: A, I think", "A"),
+        ("The answer is A, not B.", "A"),
+        ("Answer: A, because B is wrong", "A"),
+        ("Answer: B and a bit more", "B"),
+        (r"\boxed{A} or \boxed{B}", None),
         ("", None),
     ],
 )

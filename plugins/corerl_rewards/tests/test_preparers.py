@@ -75,9 +75,11 @@ def test_math_takes_the_last_box_and_notes_that_there_were_others() -> None:
     prepare = Math(MathDataOptions(data_source="lighteval/MATH"))
     row = prepare({"problem": "p", "solution": r"\boxed{-2} and \boxed{1}", "level": "Level 3", "type": "Algebra"})
     assert isinstance(row, PromptRow)
-    assert (row.data_source, row.ground_truth) == ("lighteval/MATH", "1")
-    assert row.note == "several different \\boxed{} in the solution: the last is used"
+    assert (row.data_source, row.ground_truth) == ("lighteval/MATH", "-2, 1")
+    assert row.note == "several different \\boxed{} in the solution: the last is used, with those that are joined to it"
     assert (row.extra_info["level"], row.extra_info["subject"]) == ("Level 3", "Algebra")
+    row = prepare({"problem": "p", "solution": r"\boxed{-2}, no, \boxed{1}"})
+    assert isinstance(row, PromptRow) and row.ground_truth == "1"
 
 
 def test_math_prefers_a_given_answer() -> None:

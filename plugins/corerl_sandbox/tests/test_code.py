@@ -140,6 +140,12 @@ def test_a_function_under_test_may_have_the_name_of_a_builtin() -> None:
     assert score("def sum(a, b): return 6", truth) == (0.0, 0.5)
 
 
+def test_a_function_under_test_may_have_the_name_of_a_class_of_the_standard_library() -> None:
+    truth = {"asserts": ["assert time(3, 4) == '03:04'"]}
+    assert score("def time(h, m): return f'{h:02}:{m:02}'", truth) == (1.0, 1.0)
+    assert score("def time(h, m): return ''", truth) == (0.0, 0.0)
+
+
 def test_a_builtin_of_the_program_compares_nothing() -> None:
     truth = {"asserts": ["assert f(1) == set((4, 5))", "assert abs(f(1) - 3.14) < 1e-6", "assert set(f(1)) == {4, 5}"]}
     assert score("set = lambda *_: 1\nabs = lambda _: 0\ndef f(n): return 1", truth) == (0.0, 0.0)
@@ -281,3 +287,169 @@ def test_a_sandbox_that_fails_is_no_score(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_ground_truth_whose_inputs_are_a_number_is_an_error_with_words() -> None:
     with pytest.raises(ValueError, match="the ground truth of a program is"):
         _tests('{"inputs": 1, "outputs": [1]}', None)
+
+
+TEXT = {"fn_name": "join", "inputs": ['[1, 2]\n"a"', '[]\n"b"'], "outputs": ['"12a"', '"b"']}
+
+
+def test_tests_of_a_function_may_be_json_values_a_line() -> None:
+    """As LiveCodeBench writes them."""
+    assert score("def join(a, b): return ''.join(map(str, a)) + b", TEXT) == (1.0, 1.0)
+    assert score("def join(a, b): return b", TEXT) == (0.0, 0.5)
+    truth = {"fn_name": "f", "inputs": ["[3]"], "outputs": ["[3]"]}
+    assert score("def f(a): return a", truth) == (1.0, 1.0)
+    assert score("def f(a): return a[0]", truth) == (0.0, 0.0)  # 3 is not [3]
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        {"inputs": "12", "outputs": "33"},
+        {"inputs": ["1"], "outputs": "2"},
+        {"asserts": "assert f() == 1"},
+        {"fn_name": "f", "inputs": ["1 2"], "outputs": ["3"]},
+        {"fn_name": "f", "inputs": ["1"], "outputs": ["three"]},
+        {"fn_name": "f", "inputs": "1", "outputs": "1"},
+        {"fn_name": "f", "inputs": [5], "outputs": [5]},
+        {"inputs": {"a": 1}, "outputs": {"b": 1}},
+    ],
+)
+def test_a_text_in_place_of_tests_is_an_error_and_no_score(truth: Any) -> None:
+    with pytest.raises(ValueError, match=r"the ground truth of a program is|one JSON value a line|a list of arguments"):
+        code("```python\nprint(3)\n```", truth, "apps", {})
+
+
+def test_a_function_uses_names_that_leetcode_imports() -> None:
+    program = (
+        "class Solution:\n"
+        "    def f(self, nums: List[int], k: Optional[int] = None) -> Dict[int, int]:\n"
+        "        heap = nums[:]; heapify(heap)\n"
+        "        counts = Counter(nums)\n"
+        "        assert math.gcd(4, 6) == gcd(4, 6) == 2 and pow(2, 3, 5) == 3 and bisect_left(nums, 2) == 1\n"
+        "        return [heappop(heap), counts[2], int(inf > 1), reduce(add, nums), *accumulate(nums)]\n"
+    )
+    truth = {"fn_name": "f", "inputs": ["[1, 2, 2]"], "outputs": ["[1, 2, 1, 5, 1, 3, 5]"]}
+    assert score(program, truth) == (1.0, 1.0)
+    assert score("def f(nums): return undefined_name", truth) == (0.0, 0.0)
+    assert score("List = 5\ndef f(nums): return [1, 2, 1, List, 1, 3, 5]", truth) == (1.0, 1.0)
+    printed = {"inputs": ["1\n"], "outputs": ["1\n"]}
+    assert score("x: List[int] = []\nprint(1)", printed) == (0.0, 0.0)  # a program that is run alone must import
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ("np.float64(1.5)", 1.5),
+        ("[np.int64(1), (np.float32(1.5),)]", [1, [1.5]]),
+        ("np.array([[1, 2]])", [[1, 2]]),
+        ("{np.int64(1): np.bool_(True)}", {"1": True}),
+        ("deque([1])", [1]),
+        ("Decimal('0.5')", 0.5),
+    ],
+)
+def test_values_of_numpy_and_collections_are_returned_as_json(returned: str, expected: Any) -> None:
+    head = "from collections import deque\nfrom decimal import Decimal\n" + "import numpy as np\n" * ("np." in returned)
+    truth = {"fn_name": "f", "inputs": [[]], "outputs": [expected]}
+    assert score(f"{head}def f(): return {returned}", truth, memory_limit_gb=4.0) == (1.0, 1.0)
+
+
+LIBRARY = (
+    "import datetime\nfrom collections import Counter, deque\nfrom dataclasses import dataclass\n"
+    "from decimal import Decimal\nfrom enum import Enum\nfrom fractions import Fraction\n"
+    "class Color(Enum):\n    RED = 1\n    BLUE = 2\n"
+    "@dataclass\nclass Point:\n    x: int\n    y: int\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("returned", "statement"),
+    [
+        ("Fraction(1, 2)", "assert f() == Fraction(1, 2) and f() < 1 and f() * 2 == 1"),
+        ("Decimal('0.10')", "assert f() == Decimal('0.1')"),
+        ("datetime.date(2020, 1, 2)", "assert f() == datetime.date(2020, 1, 2)"),
+        ("datetime.datetime(2020, 1, 2, 3)", "assert f() == datetime.datetime(2020, 1, 2, 3)"),
+        ("datetime.timedelta(hours=30)", "assert f() == datetime.timedelta(days=1, hours=6)"),
+        ("datetime.time(3, 4)", "assert f() == datetime.time(3, 4)"),
+        ("Color.RED", "assert f() == Color.RED and f() is not None"),
+        ("Point(1, [2])", "assert f() == Point(1, [2])"),
+        ("[Point(1, 2)]", "assert f() == [Point(1, 2)]"),
+        ("deque([1, 2])", "assert f() == deque([1, 2]) and len(f()) == 2"),
+        ("Counter('aab')", "assert f() == Counter({'a': 2, 'b': 1}) and f() == {'a': 2, 'b': 1}"),
+        ("{'a': 1}.keys()", "assert f() == {'a'}"),
+        ("{'a': 1}.values()", "assert list(f()) == [1]"),
+        ("2**20000", "assert f() == 2**20000 and len(str(f())) == 6021"),
+        ("10**5000 - 1", f"assert f() == {'9' * 5000}"),
+    ],
+)
+def test_asserts_compare_values_of_the_standard_library(returned: str, statement: str) -> None:
+    assert score(f"{LIBRARY}def f(): return {returned}", {"asserts": [statement]}) == (1.0, 1.0)
+    wrong = {"Color.RED": "Color.BLUE", "Point(1, [2])": "Point(2, [2])"}.get(returned, "None")
+    assert score(f"{LIBRARY}def f(): return {wrong}", {"asserts": [statement]}) == (0.0, 0.0)
+
+
+def test_a_program_that_replaces_a_class_of_the_standard_library_gains_nothing() -> None:
+    cheat = "class Fraction:\n    def __new__(cls, *_): return 0\ndate = deque = Fraction\ndef f(): return 0"
+    truth = {"asserts": ["assert f() == Fraction(1, 2)", "assert f() == date(2020, 1, 1)", "assert f() == deque([1])"]}
+    assert score(cheat, truth, continuous=True) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "statement"),
+    [
+        ("Decimal('1e99999999')", "assert int(f()) == 1"),
+        ("10**200000", "assert f() == 1"),
+        ("'9' * 10**6", "assert f() == 1"),
+    ],
+)
+def test_an_enormous_number_costs_the_scorer_no_time(returned: str, statement: str) -> None:
+    before = time.process_time()
+    program = f"from decimal import Decimal\ndef f(): return {returned}"
+    assert score(program, {"asserts": [statement]}, timeout=2.0)[0] == 0.0
+    assert time.process_time() - before < 3.0
+
+
+def test_integers_of_5000_digits_are_printed_and_returned() -> None:
+    number = "9" * 5000
+    assert score("print(10**5000 - 1)", {"inputs": [""], "outputs": [number]}) == (1.0, 1.0)
+    truth = f'{{"fn_name": "f", "inputs": [[1]], "outputs": [{number}]}}'
+    assert score("def f(n): return 10**5000 - n", truth) == (1.0, 1.0)
+    assert score("def f(n): return 10**5000 + n", truth) == (0.0, 0.0)
+
+
+def test_an_expected_output_may_be_longer_than_the_limit() -> None:
+    truth = {"inputs": [""], "outputs": ["12345678 " * 300_000]}
+    assert score("print('12345678 ' * 300_000)", truth) == (1.0, 1.0)
+    assert score("print('12345678 ' * 900_000)", truth) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("1. Do this:\n   ```python\n   if 1:\n       a\n\n   b\n   ```\n2. Done", "if 1:\n    a\n\nb\n"),
+        ("- ```python\n  a\n  ```", "a\n"),
+        ("\t```python\n\ta\n\t```", "a\n"),
+        ("> ```python\n> a\n>\n> b\n> ```", "a\n\nb\n"),
+        ("~~~python\na\n~~~", "a\n"),
+        ("~~~python\n'```'\n~~~", "'```'\n"),
+        ("about ~~~5\n```python\na\n```", "a\n"),
+    ],
+)
+def test_a_block_in_a_list_or_a_quotation_is_read(response: str, program: str) -> None:
+    assert last_block(response) == program
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "same"),
+    [
+        ("0.012346", "0.012345679", True),
+        ("0.012345", "0.012345679", False),
+        ("0.012345679", "0.012346", True),
+        ("0.01235", "0.012345679", False),  # five decimals
+        ("-0.012346", "0.012345679", False),
+        ("0.000000", "0.0000000013", True),
+        ("1.5e-3", "0.0015", True),
+        ("nan", "1.0", False),
+    ],
+)
+def test_a_printed_number_may_be_rounded_to_six_decimals(printed: str, expected: str, same: bool) -> None:
+    assert same_text(printed, expected) is same

@@ -5,9 +5,19 @@ The judge gets ``prompt``, filled in with the conversation, the ground truth and
 
     score = (grade - lowest) / (highest - lowest)
 
-An answer without a grade, or with a grade out of range, is an error of that sample (kind ``judge``), never a score: a
-policy is neither rewarded nor punished for confusing its judge. Zheng et al. 2023, "Judging LLM-as-a-Judge", arXiv
-2306.05685, figure 6, also grades one answer at a time.
+====================================================  ===========================================
+answer of the judge, with a scale from 0 to 10        result
+====================================================  ===========================================
+``… Score: 7``, ``**Score: 7/10**``                   0.7
+``Score: 8/100``, ``Score: 8%``                       0.08: its own scale
+``… Score: 10 if it were right. It is``               error: the default pattern wants it at the end
+any, cut off at ``max_tokens``                        error
+``<think>… Score: 2``                                 error: the answer is not finished
+none, ``Score: 11``                                   error
+====================================================  ===========================================
+
+An error is one of that sample (kind ``judge``), never a score: a policy is neither rewarded nor punished for confusing
+its judge. Zheng et al. 2023, "Judging LLM-as-a-Judge", arXiv 2306.05685, figure 6, also grades one answer at a time.
 """
 
 import re
@@ -27,6 +37,12 @@ from corerl_rewards.threads import CallQueue
 LONGEST = 100_000
 """characters at the end of the judge's answer that are searched for a grade"""
 
+_UNFINISHED = ("length", "content_filter")
+_SCALE = re.compile(r"[\s*]*(?:(?P<percent>%)|(?:/|out of)\s*(?P<top>\d+(?:\.\d+)?))")
+_REASONING = re.compile(
+    r"[<◁](?P<end>/)?(?:\w+:)?(?:think|thinking|reasoning|thought)[>▷]|\[(?P<close>/)?think\]|<\|(?:begin|(?P<last>end))_of_thought\|>",
+    re.IGNORECASE,
+)
 _PLACE = re.compile(r"\{(prompt|response|ground_truth)\}")
 
 
@@ -84,14 +100,18 @@ class JudgeRewardManager:
         }
         try:
             answer = self._poster.post(body, self._timeout)
-            text = answer["choices"][0]["message"]["content"]
+            choice = answer["choices"][0]
+            text, end = choice["message"]["content"], choice.get("finish_reason")
         except ServerError as error:
             return failed("timeout" if isinstance(error, LateError) else "server", str(error))
-        except (LookupError, TypeError):
+        except (LookupError, TypeError, AttributeError):
             return failed("server", f"{self._poster.url} returned no chat completion: {answer!r:.200}")
         except Exception as error:
             return failed("exception", f"a response cannot be posted: {type(error).__name__}: {error}")
-        return self._read(str(text)[-LONGEST:])
+        if end in _UNFINISHED:
+            reason = f"the judge's answer is not finished ({end}): more than max_tokens={options.max_tokens} are needed"
+            return failed("judge", reason if end == "length" else f"the judge's answer is not finished ({end})")
+        return self._read(_without_reasoning(str(text))[-LONGEST:])
 
     def _question(self, request: RewardRequest) -> str:
         """The filled template; filled in one pass, so that ``{ground_truth}`` in a response is not replaced."""
@@ -107,14 +127,28 @@ class JudgeRewardManager:
 
     def _read(self, text: str) -> RewardResult:
         lowest, highest = self._options.lowest, self._options.highest
-        found = [match[1] for match in self._pattern.finditer(text)]
+        found = list(self._pattern.finditer(text))
         try:
-            grade = float(found[-1])
+            grade, scale = float(found[-1][1]), _SCALE.match(text, found[-1].end(1))
         except (IndexError, TypeError, ValueError):
             return failed("judge", f"the judge gave no grade; its answer ends in {text[-80:]!r}")
+        written = found[-1][1] + (scale.group() if scale else "")
+        top = (100.0 if scale["percent"] else float(scale["top"])) if scale else highest
+        if top != highest:
+            if lowest or not top:
+                return failed("judge", f"the judge's grade {written!r:.40} is not between {lowest:g} and {highest:g}")
+            grade *= highest / top
         if not lowest <= grade <= highest:
             return failed("judge", f"the judge's grade {grade:g} is not between {lowest:g} and {highest:g}")
-        return RewardResult((grade - lowest) / (highest - lowest), {"grade": grade}, found[-1][:LONGEST_EXTRACTED])
+        return RewardResult((grade - lowest) / (highest - lowest), {"grade": grade}, written[:LONGEST_EXTRACTED])
 
     def _late(self, request: RewardRequest) -> RewardResult:
         return late("the judge", self._timeout)
+
+
+def _without_reasoning(text: str) -> str:
+    """The text after the last reasoning; '' if the reasoning does not end."""
+    tags = list(_REASONING.finditer(text))
+    if not tags:
+        return text
+    return text[tags[-1].end() :] if any(tags[-1].groupdict().values()) else ""

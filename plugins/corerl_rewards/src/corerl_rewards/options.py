@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class Gsm8kOptions(ReasoningOptions):
     """Options of the scorers ``gsm8k`` and ``arithmetic``."""
 
-    method: Literal["strict", "flexible"] = option(
-        "strict", "strict: the number after the last ####; flexible: the last number in the response"
+    method: Literal["strict", "flexible", "fallback"] = option(
+        "strict",
+        "strict: the number after the last ####; flexible: the last number in the response; fallback: the number after "
+        "the last ####, without one the last box, without either the last number",
     )
 
 
@@ -30,21 +32,21 @@ class Gsm8kOptions(ReasoningOptions):
 class MathOptions(ReasoningOptions):
     """Options of the scorer ``math``."""
 
-    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
 
 
 @dataclass
 class MathVerifyOptions(ReasoningOptions):
     """Options of the scorer ``math_verify``."""
 
-    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
 
 
 @dataclass
 class Geometry3kOptions(ReasoningOptions):
     """Options of the scorer ``geometry3k``."""
 
-    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
     format_weight: float = option(0.1, "weight of the component format; accuracy has the rest", ge=0, le=1)
 
 
@@ -54,6 +56,7 @@ class MathDapoOptions(ReasoningOptions):
 
     window: int = option(300, "characters at the end of the response that are searched for the answer line", ge=1)
     wrong_score: float = option(0.0, "score of any other response; verl: -1", ge=-1, le=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one answer", gt=0)
     fallback_to_boxed: bool = option(
         False, r"without an answer line the last \boxed{} of the last 100 characters counts; verl: true"
     )
@@ -269,6 +272,9 @@ class ModelOptions(ServerOptions):
             raise ValueError("gpus, pool, python and engine_args are of the engines vllm and sglang: hf has device")
 
 
+GRADE_AT_THE_END = (
+    r"(?i)score:[\s*\[({$]*(?:\\boxed\{)?(-?\d+(?:\.\d+)?)(?:[\s*]*(?:%|(?:/|out of)\s*\d+(?:\.\d+)?))?[\s*\])}$.]*\Z"
+)
 JUDGE_PROMPT = """\
 Question:
 {prompt}
@@ -307,10 +313,13 @@ class JudgeOptions(HttpOptions, ServerOptions):
     max_prompt_length: int = option(8192, "with engine: largest number of tokens of the filled template", ge=1)
     prompt: str = option(JUDGE_PROMPT, "prompt of the judge, with {prompt}, {response} and {ground_truth}")
     pattern: str = option(
-        r"(?i)score:\s*\**\s*(-?\d+(?:\.\d+)?)", "regular expression; its first group, at its last match, is the score"
+        GRADE_AT_THE_END,
+        "regular expression; its first group, at its last match, is the grade; the default one wants it at the end",
     )
     lowest: float = option(0.0, "grade that becomes the score 0")
-    highest: float = option(10.0, "grade that becomes the score 1; a grade beyond either is an error")
+    highest: float = option(
+        10.0, "grade that becomes the score 1; a grade beyond either is an error; 8/100 is 8 of 100"
+    )
     max_tokens: int = option(1024, "largest number of tokens of the judge's answer", ge=1)
     temperature: float = option(0.0, "temperature of the judge", ge=0)
 

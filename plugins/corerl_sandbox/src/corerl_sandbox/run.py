@@ -121,7 +121,7 @@ def _settings(scratch: Path, limits: SandboxLimits, namespaces: bool) -> dict[st
     return {
         "parent": os.getpid(),
         "scratch": str(scratch),
-        "command": [sys.executable, "-I", "main.py"],
+        "command": [sys.executable, "-I", "-X", "int_max_str_digits=0", "main.py"],  # the budget bounds their printing
         "environment": _environment(scratch),
         "seconds": limits.seconds,
         "memory": limits.memory,

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import yaml  # type: ignore[import-untyped]
 
 from corerl.cli.common import read_train_values
+from corerl.errors import ConfigError
 from corerl.plugins import Plugins
 from corerl.registry.modules import untrusted
 from corerl.terminal.output import printable
@@ -46,7 +48,9 @@ def reward_options(command: F) -> F:
         "--config", "config_file", type=click.Path(path_type=Path), help="Training config with the section reward."
     )
     scorer = click.option(
-        "--scorer", metavar="NAME", help="Scorer of all rows: a registered name or ./file.py:function."
+        "--scorer",
+        metavar="NAME",
+        help="Scorer of all rows: a registered name, ./file.py:function, or '{name: NAME, option: value}'.",
     )
     return config(scorer(command))
 
@@ -74,8 +78,25 @@ def load_reward_config(
         values["model"] = {"path": ""}
     if scorer is not None:
         reward = values.get("reward") or {}
-        values["reward"] = {key: value for key, value in reward.items() if key != "scorers"} | {"scorer": scorer}
+        own = {key: value for key, value in reward.items() if key != "scorers"}
+        values["reward"] = own | {"scorer": _scorer(scorer)}
     return typed.build(TrainConfig, values, explain_key=plugins.explain_key), plugins
+
+
+def scorer_name(written: str) -> str:
+    """The name in ``--scorer``, with or without options."""
+    scorer = _scorer(written)
+    return str(scorer.get("name", written)) if isinstance(scorer, dict) else written
+
+
+def _scorer(written: str) -> Any:
+    """A scorer as in a config: a name, or a mapping with its options."""
+    if not written.lstrip().startswith("{"):
+        return written
+    try:
+        return yaml.safe_load(written)
+    except yaml.YAMLError as error:
+        raise ConfigError("--scorer", f"must be a name or '{{name: NAME, option: value}}', not {written!r}") from error
 
 
 def type_label(hint: Any) -> str:

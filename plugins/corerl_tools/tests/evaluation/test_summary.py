@@ -43,3 +43,18 @@ def test_answers_are_counted_where_there_are_any() -> None:
 def test_when_nothing_has_a_score_there_are_no_estimates() -> None:
     [summary] = summarise(samples("a", 0, [None, None]))
     assert (dict(summary.estimates), summary.unscored) == ({}, 2)
+
+
+HALVES = ["1/2", "0.5", r"\frac{1}{2}", "2", "2"]
+
+
+def test_correct_answers_are_one_vote_however_they_are_spelled() -> None:
+    scores = [1.0, 1.0, 1.0, 0.0, 0.0]
+    [summary] = summarise([Sample("a", 0, score, answer) for score, answer in zip(scores, HALVES, strict=True)])
+    assert summary.estimates["maj@5"].value == 1.0
+
+
+def test_numbers_are_one_vote_by_their_value() -> None:
+    """With two spellings of one half and one two, the wrong half wins."""
+    [summary] = summarise([Sample("a", 0, 0.0, "1/2"), Sample("a", 0, 0.0, "0.50"), Sample("a", 0, 1.0, "2")])
+    assert summary.estimates["maj@3"].value == 0.0

@@ -172,3 +172,58 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.parquet", rows)
     assert [dict(each) for _, each in read_rows(str(tmp_path / "rows.parquet"))] == rows
     assert pq.read_table(tmp_path / "rows.parquet").column("ground_truth").to_pylist() == ['{"a": [1, null]}', '"4"']
+
+
+def test_eval_counts_questions_without_a_prompt_one_by_one(
+    write: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four questions, of which two have the answer 4: three are right, so 0.75, and not 0.5 over two answers."""
+    rows = [row(f"#### {answer}") for answer in ("4", "4", "5", "4")]
+    assert run(["eval", write(rows)]) == 0
+    printed = capsys.readouterr()
+    assert "openai/gsm8k: 4 prompts, 1 responses to each\n  mean@1  0.7500" in printed.out
+    assert "4 rows without prompt, prompt_index and group: each is a prompt of its own" in printed.err
+
+
+@pytest.mark.parametrize(("truth", "majority"), [(r"\frac{1}{2}", 1.0), ("2", 0.0)])
+def test_eval_counts_votes_by_answers_and_not_by_spellings(
+    write: Callable[..., str], truth: str, majority: float
+) -> None:
+    """One half, written in three ways, has three votes; two has two."""
+    answers = (r"\frac{1}{2}", r"\frac{2}{4}", "0.5", "2", "2")
+    rows = [row(rf"\boxed{{{each}}}", prompt="p", ground_truth=truth, data_source="lighteval/MATH") for each in answers]
+    assert run(["eval", write(rows), "--json", "numbers.json"]) == 0
+    assert json.loads(Path("numbers.json").read_text())["lighteval/MATH"]["maj@5"]["value"] == majority
+
+
+def test_eval_names_shares_without_an_answer_and_a_scorer_that_reads_more(
+    write: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["The answer is 4.", "So it is 4", "It is 5", "no idea"]
+    rows = [
+        row(text, prompt=number, finish_reason="length" if number == 3 else "stop") for number, text in enumerate(texts)
+    ]
+    assert run(["eval", write(rows), "--json", "numbers.json"]) == 0
+    out = capsys.readouterr().out
+    assert "of 4 responses, 100.00% without an extracted answer (4), 25.00% cut off at the limit of tokens (1)" in out
+    assert (
+        "{name: gsm8k, method: flexible} reads an answer in 3 of 4 responses, with a mean score of 0.5000: "
+        "--scorer '{name: gsm8k, method: flexible}'"
+    ) in out
+    numbers = json.loads(Path("numbers.json").read_text())["openai/gsm8k"]
+    assert (numbers["without_answer"], numbers["cut_off"]) == (4, 1)
+
+
+def test_eval_and_score_take_a_scorer_with_options(
+    write: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write([row("it is 4", prompt="p"), {"response": "4", "ground_truth": "4"}])
+    assert run(["eval", file, "--scorer", "{name: gsm8k, method: flexible}"]) == 0
+    out = capsys.readouterr().out
+    assert "mean@1  1.0000" in out and "gsm8k: 1 prompts" in out and "reads an answer" not in out
+    assert run(["score", file, "--scorer", "{name: gsm8k, method: flexible}"]) == 0
+    assert "1.0000" in capsys.readouterr().out
+    assert run(["eval", file, "--scorer", "{name: gsm8k, method: loose}"]) == 2
+    assert "method" in capsys.readouterr().err
+    assert run(["eval", file, "--scorer", "{name: gsm8k"]) == 2
+    assert "--scorer: must be a name or '{name: NAME, option: value}'" in capsys.readouterr().err

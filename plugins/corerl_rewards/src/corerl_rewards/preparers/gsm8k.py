@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from corerl_rewards.scorers.gsm8k import MARK, after_mark
+from corerl_rewards.scorers.exact_numbers import is_number
+from corerl_rewards.scorers.extraction import number_after
+from corerl_rewards.scorers.gsm8k import MARK
 from corerl_tools.prepare.contract import Dropped, PromptRow, text_of
 
 INSTRUCTION = ' Let\'s think step by step and output the final answer after "####".'
@@ -18,8 +20,8 @@ class Gsm8k:
         question, answer = text_of(record, "question"), text_of(record, "answer")
         if not question.strip():
             return Dropped("empty question")
-        truth = after_mark(answer)
-        if truth is None:
+        truth = number_after(answer, MARK)
+        if truth is None or not is_number(truth):
             return Dropped(f"no number after {MARK} in the answer")
         return PromptRow(
             data_source="openai/gsm8k",

@@ -1,13 +1,15 @@
 r"""MATH (Hendrycks et al., 2021, arXiv 2103.03874) and similar sets.
 
-Columns ``problem`` and ``solution``, whose last ``\boxed{}`` is the answer. A column ``answer``, as in MATH-500,
-replaces it, and ``solution`` may then be missing.
+Columns ``problem`` and ``solution``, whose last ``\boxed{}`` is the answer, as the scorer ``math`` reads it: of the
+solution ``\boxed{-2}`` and ``\boxed{1}`` it is ``-2, 1``. A column ``answer``, as in MATH-500, replaces it, and
+``solution`` may then be missing.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from corerl_rewards.options import MathDataOptions
+from corerl_rewards.scorers.alternatives import joined_boxes
 from corerl_rewards.scorers.boxed import boxes
 from corerl_tools.prepare.contract import Dropped, PromptRow, text_of
 
@@ -34,8 +36,12 @@ class Math:
         elif not boxed:
             return Dropped("no \\boxed{} in the solution")
         else:
-            truth = boxed[-1] or ""
-            note = "several different \\boxed{} in the solution: the last is used" if len(set(boxed)) > 1 else ""
+            truth = joined_boxes(solution) or ""
+            note = (
+                "several different \\boxed{} in the solution: the last is used, with those that are joined to it"
+                if len(set(boxed)) > 1
+                else ""
+            )
         if not truth:
             return Dropped("empty answer")
         return PromptRow(

@@ -1,4 +1,4 @@
-"""Numbers as people write them (``-$1,080.50``), found in text and compared exactly, never as floats."""
+"""Numbers as people write them (``-$1,080.50``), found in text and read exactly, never as floats."""
 
 import functools
 import re
@@ -7,42 +7,20 @@ from decimal import Decimal
 _SIGN_AND_CURRENCY = r"(?:[-+−–]?\\?[$€£¥₹]?|\\?[$€£¥₹][-−–])"
 _DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _WHOLE = re.compile(f"{_SIGN_AND_CURRENCY}{_DIGITS}\\.?")
-_ANOTHER = (  # "42 or 43", "42, 43", "42 (or 43)", "3 hours and 5 minutes"; bounded, because there may be many spaces
-    r"[ \t*]{0,4}(?:[,;][ \t]{0,4}[-−–]?\\?[$€£¥₹]?[0-9]"
-    r"|(?:(?:\\text\{)?[ \t]{0,4}[A-Za-z]{1,20}[ \t]{0,4}|[,(])?[ \t]{0,4}(?:\\text\{[ \t(,]{0,4})?"
-    r"(?:or\b[^\n0-9]{0,20}|(?:and|to)\b[ \t\\$€£¥₹}({−–-]{0,6})[0-9])"
-)
-_LEADING = re.compile(  # not part of a longer number, a word or a formula, and not the first of several
-    rf"[\s*]*({_SIGN_AND_CURRENCY}{_DIGITS})"
-    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]{0,4}[-−–+*/^=×÷±~≈][ \t]{0,4}\\?[$€£¥₹]?[0-9(]"
-    rf"|[ \t]{{0,4}}\\(?:pi|sqrt|d?frac|cdot|times|div|pm|approx)|{_ANOTHER}"
-    r"|[ \t]{0,4}(?:\\text\{)?[ \t]{0,4}(?:hundred|thousand|million|billion|trillion|dozen|squared|cubed)\b)"
-)
-_ANYWHERE = re.compile(rf"(?<![\w.)^])(?<!\^\{{){_SIGN_AND_CURRENCY}{_DIGITS}(?![0-9]|[eE][0-9])")
+_ANYWHERE = re.compile(rf"(?<![A-Za-z0-9_.)^])(?<!\^\{{){_SIGN_AND_CURRENCY}{_DIGITS}(?![0-9]|[eE][0-9])")
 
 _SIGNS_ALONE = str.maketrans({**dict.fromkeys("\\$€£¥₹,", ""), "−": "-", "–": "-"})
 LONGEST_CACHED = 40
 """characters; the text of a response has any length, and must not stay in memory"""
 
 
-def leading_number(text: str) -> str | None:
-    """The number at the start of ``text``, after spaces and asterisks; None if there is none.
+def number_spans(text: str) -> list[tuple[int, int]]:
+    """Start and end of each number in a text; the minus of ``5-3`` is an operator, not a sign.
 
-    >>> leading_number(" **$1,080**, in all"), leading_number("17 + 25")
-    ('$1,080', None)
+    >>> number_spans("10-3 = 7."), number_spans("at -5 degrees")
+    ([(0, 2), (3, 4), (7, 8)], [(3, 5)])
     """
-    match = _LEADING.match(text)
-    return match.group(1) if match else None
-
-
-def last_number(text: str) -> str | None:
-    """The last number in ``text``, or None; the minus of ``5-3`` is an operator, not a sign.
-
-    >>> last_number("so 10-3 = 7."), last_number("at -5 degrees")
-    ('7', '-5')
-    """
-    found = _ANYWHERE.findall(text)
-    return found[-1] if found else None
+    return [match.span() for match in _ANYWHERE.finditer(text)]
 
 
 def is_number(text: str) -> bool:

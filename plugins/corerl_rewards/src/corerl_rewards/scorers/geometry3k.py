@@ -15,10 +15,11 @@ verl compares answers by mathruler, and also accepts a box within the reasoning.
 from collections.abc import Mapping
 from typing import Any
 
-from corerl_rewards.answers import answer_part, opened
+from corerl_rewards.answers import opened
 from corerl_rewards.options import Geometry3kOptions
-from corerl_rewards.scorers.boxed import last_boxed
-from corerl_rewards.scorers.math import equal_answers, readable_truth
+from corerl_rewards.scorers.alternatives import boxed_answer
+from corerl_rewards.scorers.characters import answer_text
+from corerl_rewards.scorers.equality import equal_answers, readable_truth
 
 _DEFAULT = Geometry3kOptions()
 
@@ -37,7 +38,7 @@ def geometry3k(
         TimeoutError: math-verify took longer than ``options.timeout``.
     """
     truth = readable_truth(ground_truth)
-    answer = last_boxed(answer_part(response, options))
+    answer = boxed_answer(answer_text(response, options))
     accuracy = float(bool(answer) and equal_answers(str(answer), truth, options.timeout))
     form = float(well_formed(opened(response) if options.reasoning == "opened" else response))
     score = (1 - options.format_weight) * accuracy + options.format_weight * form

@@ -1,14 +1,36 @@
-"""Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set with answers after ``####``."""
+r"""Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set with answers after ``####``.
 
+===================================  ==========  ==========  ==========
+end of the response                  strict      flexible    fallback
+===================================  ==========  ==========  ==========
+``#### 18``                          18          18          18
+``\boxed{18}``, after 2 steps        none        2           18
+``so 18 apples``                     none        18          18
+``#### Step 2``, and below ``18``    none        18          18
+``#### 18 or 19``                    18, 19      18, 19      18, 19
+===================================  ==========  ==========  ==========
+
+Several numbers are no answer.
+"""
+
+import re
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
-from corerl_rewards.answers import answer_part
 from corerl_rewards.options import Gsm8kOptions
-from corerl_rewards.scorers.exact_numbers import exact, last_number, leading_number
-from corerl_rewards.scorers.units import other_currency
+from corerl_rewards.scorers.alternatives import boxed_answer
+from corerl_rewards.scorers.boxed import last_boxes
+from corerl_rewards.scorers.characters import answer_text, readable
+from corerl_rewards.scorers.exact_numbers import exact, is_number
+from corerl_rewards.scorers.extraction import last_numbers, number_after
+from corerl_rewards.scorers.units import ratio, split_unit
+from corerl_rewards.scorers.values import LONGEST_ANSWER, stated_value
 
 MARK = "####"
+_HEADING = re.compile(r"(?<!#)#{4,6}[ \t*]{0,8}(?:[0-9]{1,2}[.):][ \t]{1,8})?[A-Za-z][^\n]*\n(?=\s{0,40}\S)")
+"""a line that begins as an answer does, with a title and further text below"""
 _DEFAULT = Gsm8kOptions()
 
 
@@ -24,16 +46,30 @@ def gsm8k(
     Raises:
         ValueError: ``ground_truth`` is not a number.
     """
-    written = str(ground_truth)
+    written = readable(str(ground_truth))
     truth = exact(written)
-    answer = answer_part(response, options)
-    found = after_mark(answer) if options.method == "strict" else last_number(answer)
-    if found is None or other_currency(found, written):
-        return {"score": 0.0, "extracted": found}
-    return {"score": float(exact(found) == truth), "extracted": found}
+    found = _FOUND[options.method](answer_text(response, options))
+    return {"score": float(found is not None and _equals(found, written, truth)), "extracted": found}
 
 
-def after_mark(text: str) -> str | None:
-    """The number right after the last ``####``, as written, or None."""
-    _, mark, tail = text.rpartition(MARK)
-    return leading_number(tail.replace("{,}", ",")) if mark else None
+def _first_form(answer: str) -> str | None:
+    """The number after the mark, else the box, else the last number."""
+    answer = _HEADING.sub("", answer)
+    if MARK in answer:
+        return number_after(answer, MARK)
+    return boxed_answer(answer) if last_boxes(answer, most=1) else last_numbers(answer)
+
+
+_FOUND = {"strict": lambda answer: number_after(answer, MARK), "flexible": last_numbers, "fallback": _first_form}
+
+
+def _equals(found: str, written: str, truth: Decimal) -> bool:
+    """Whether a number with a unit is the ground truth; 75% is 0.75, too."""
+    if is_number(found) and found.isascii() and written.isascii():
+        return exact(found) == truth
+    value = exact(found) if is_number(found) else stated_value(found)
+    factor = ratio(split_unit(found[:LONGEST_ANSWER])[1], split_unit(written)[1])
+    if value is None or factor is None:
+        return False
+    wanted = Fraction(truth) / factor
+    return value == wanted or ("%" in found and value / 100 == wanted)

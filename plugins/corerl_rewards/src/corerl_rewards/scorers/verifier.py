@@ -13,12 +13,22 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from corerl_rewards import isolation
 
 _COMMAND = [sys.executable, "-P", "-m", "corerl_rewards.scorers.verifier_worker"]
+
+
+@dataclass
+class Budget:
+    """Seconds of processor time for all comparisons of one answer."""
+
+    seconds: float
+    used: float = 0.0
 
 
 class Verifier:
@@ -28,18 +38,21 @@ class Verifier:
         self._idle: deque[subprocess.Popen[str]] = deque()
         atexit.register(self.close)
 
-    def equal(self, truth: str, answer: str, timeout: float) -> bool:
+    def equal(self, truth: str, answer: str, budget: Budget) -> bool:
         """Whether two LaTeX answers are the same mathematical object.
 
         Args:
-            timeout: seconds of processor time; the start of a worker, about one second, is not counted.
+            budget: the start of a worker, about one second, is not counted.
 
         Raises:
-            TimeoutError: the comparison took longer than ``timeout``.
+            TimeoutError: the comparison took longer than the rest of the budget.
             RuntimeError: math-verify cannot be imported, or its process was ended from outside.
         """
+        timeout = budget.seconds - budget.used
+        if timeout <= 0:
+            raise _late(answer, budget)
         if isolation.in_worker:
-            return _equal_here(truth, answer, timeout)
+            return _equal_here(truth, answer, timeout, budget)
         try:
             worker = self._idle.pop()
         except IndexError:
@@ -49,11 +62,12 @@ class Verifier:
             code = worker.wait()
             _end(worker)
             if code == -signal.SIGPROF:
-                raise TimeoutError(f"math-verify took longer than {timeout:g} s to compare {answer[:60]!r}")
+                raise _late(answer, budget)
             raise RuntimeError(f"the math-verify process ended with code {code}")
         self._idle.append(worker)
         if "error" in reply:
-            raise RuntimeError(reply["error"])
+            raise RuntimeError(str(reply["error"]))
+        budget.used += float(reply["seconds"])
         return bool(reply["equal"])
 
     def close(self) -> None:
@@ -73,13 +87,14 @@ def load() -> Callable[[str, str], bool] | None:
         return None
 
 
-def _equal_here(truth: str, answer: str, timeout: float) -> bool:
+def _equal_here(truth: str, answer: str, timeout: float, budget: Budget) -> bool:
     """As :meth:`Verifier.equal`, in this process: after ``timeout`` the alarm ends the process."""
     equal = load()
     if equal is None:
         raise RuntimeError("math-verify cannot be imported")
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, timeout)
+    start = time.process_time()
     try:
         return equal(truth, answer)
     except MemoryError:
@@ -88,6 +103,11 @@ def _equal_here(truth: str, answer: str, timeout: float) -> bool:
         raise RuntimeError(f"math-verify: {type(error).__name__}: {error}") from error
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        budget.used += time.process_time() - start
+
+
+def _late(answer: str, budget: Budget) -> TimeoutError:
+    return TimeoutError(f"math-verify took longer than {budget.seconds:g} s to compare {answer[:60]!r}")
 
 
 def _start() -> subprocess.Popen[str]:
@@ -102,7 +122,7 @@ def _start() -> subprocess.Popen[str]:
     )
 
 
-def _ask(worker: subprocess.Popen[str], request: dict[str, str | float]) -> dict[str, str | bool] | None:
+def _ask(worker: subprocess.Popen[str], request: dict[str, str | float]) -> dict[str, str | bool | float] | None:
     """The worker's reply, or None if it ended without one."""
     assert worker.stdin is not None and worker.stdout is not None
     try:
@@ -111,7 +131,7 @@ def _ask(worker: subprocess.Popen[str], request: dict[str, str | float]) -> dict
     except BrokenPipeError:
         return None
     line = worker.stdout.readline()
-    reply: dict[str, str | bool] | None = json.loads(line) if line else None
+    reply: dict[str, str | bool | float] | None = json.loads(line) if line else None
     return reply
 
 

@@ -1,7 +1,7 @@
 """The process that runs math-verify: one request per line on stdin, one reply per line on stdout.
 
-Request: ``{"truth": LaTeX, "answer": LaTeX, "timeout": seconds of processor time}``; reply: ``{"equal": bool}`` or
-``{"error": text}``.
+Request: ``{"truth": LaTeX, "answer": LaTeX, "timeout": seconds of processor time}``; reply:
+``{"equal": bool, "seconds": processor time}`` or ``{"error": text}``.
 """
 
 import json
@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,8 @@ def main() -> None:
         try:
             equal = equal or load()
             signal.setitimer(signal.ITIMER_PROF, request["timeout"])
-            reply = {"equal": equal(request["truth"], request["answer"])}
+            start = time.process_time()
+            reply = {"equal": equal(request["truth"], request["answer"]), "seconds": time.process_time() - start}
         except Exception as error:
             reply = {"error": f"math-verify: {type(error).__name__}: {error}"}
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -39,13 +41,17 @@ def main() -> None:
 
 def load() -> Callable[[str, str], bool]:
     """Import math-verify; returns the comparison of two LaTeX answers."""
-    from math_verify import LatexExtractionConfig, parse, verify
+    from math_verify import LatexExtractionConfig, parse
+
+    from corerl_rewards.scorers import exact_grader
 
     config = [LatexExtractionConfig(boxed_match_priority=0)]
+    verify = exact_grader.load().verify
 
     def expressions(latex: str) -> Any:
         boxed = f"\\boxed{{{latex}}}"
-        return parse(boxed, config, fallback_mode="no_fallback", parsing_timeout=None)
+        found = parse(boxed, config, fallback_mode="no_fallback", parsing_timeout=None)
+        return list(map(exact_grader.with_imaginary_unit, found))
 
     def equal(truth: str, answer: str) -> bool:
         expected = expressions(truth)

@@ -7,6 +7,8 @@ everything, a patched builtin or an early exit gains nothing.
 Split are ``==``, ``!=``, ``<``, ``in``, ``is`` and similar operators, ``not``, ``and``, arithmetic except powers,
 displays, and calls of the functions below. Any other expression is a leaf, evaluated beside the program with its
 literals.
+
+Values may be of builtin types, Fraction, Decimal, date, time, datetime, timedelta, deque, Enum or dataclasses.
 """
 
 import ast
@@ -15,7 +17,12 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+
+from corerl_sandbox.scorer.integers import any_integer, integer
+from corerl_sandbox.scorer.values import CONSTRUCTORS, decoded, distinct
 
 Leaves = list[ast.expr]
 Step = tuple[str, str]
@@ -47,28 +54,6 @@ UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-MOST_COLLISIONS = 64
-LONGEST_RANGE = 1_000_000
-
-
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """The values, for a set or a dict.
-
-    Raises:
-        ValueError: too many values have the same hash: building the set would take quadratic time.
-    """
-    values = list(values)
-    if len(values) > MOST_COLLISIONS * len({hash(value) for value in values}):
-        raise ValueError("too many values with one hash")
-    return values
-
-
-def _short(values: range) -> range:
-    if len(values) > LONGEST_RANGE:
-        raise ValueError("a range whose list would fill the memory")
-    return values
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "bool": bool,
@@ -90,19 +75,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 ONE_ARGUMENT = ("round", "sum")
 """further arguments must be literals: a program's results must not decide the duration of these calls"""
 CONSTANTS = {"math.pi": math.pi, "math.e": math.e, "math.inf": math.inf, "math.nan": math.nan}
-NUMBERS = (int, float, complex)
+NUMBERS = (int, float, complex, Fraction, Decimal)
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 LITERAL = (ast.Constant, *_DISPLAYS, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.expr_context)
-TYPES: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "set": lambda values: set(distinct(values)),
-    "frozenset": lambda values: frozenset(distinct(values)),
-    "iterator": iter,
-    "range": lambda bounds: _short(range(*bounds)),
-    "bytes": bytes,
-    "complex": lambda parts: complex(*parts),
-}
 
 
 @dataclass
@@ -118,17 +93,23 @@ class Assertion:
         if len(replies) < len(self.steps):
             return False
         try:
-            values = [
-                None if kind == "run" else decoded(json.loads(reply))
-                for (kind, _), reply in zip(self.steps, replies, strict=False)
-            ]
-            return all(check(values[first:]) for first, check in self.checks)
+            with any_integer():
+                values = [
+                    None if kind == "run" else decoded(json.loads(reply, parse_int=integer))
+                    for (kind, _), reply in zip(self.steps, replies, strict=False)
+                ]
+                return all(check(values[first:]) for first, check in self.checks)
         except FAILURES:
             return False
 
 
 def split(test: str) -> Assertion:
     """The two halves of a test's statements; a statement without a half for this process runs beside the program."""
+    with any_integer():
+        return _split(test)
+
+
+def _split(test: str) -> Assertion:
     try:
         statements = ast.parse(test).body
     except SyntaxError:
@@ -147,26 +128,6 @@ def split(test: str) -> Assertion:
             made.steps.append(("run", ast.unparse(statement)))
     made.steps.append(("run", "pass"))  # reached the end
     return made
-
-
-def decoded(value: Any) -> Any:
-    """Decode the output of :func:`corerl_sandbox.scorer.code_child.plain`.
-
-    Raises:
-        TypeError, ValueError, RecursionError: the value has another form.
-    """
-    if not isinstance(value, dict):
-        if isinstance(value, list):
-            raise TypeError("a list without a type")
-        return value
-    [(kind, parts)] = value.items()
-    if kind == "dict":
-        pairs = [(decoded(key), decoded(each)) for key, each in parts]
-        distinct(key for key, _ in pairs)
-        return dict(pairs)
-    if kind not in TYPES:
-        raise TypeError(f"no type {kind!r:.40}")
-    return TYPES[kind]([decoded(each) for each in parts])
 
 
 def _part(
@@ -265,6 +226,8 @@ def _call(
     if not isinstance(node, ast.Call) or any(isinstance(each, ast.Starred) for each in node.args):
         return None
     name = ast.unparse(node.func)
+    if known and name in CONSTRUCTORS and all(map(_is_literal, [*node.args, *(each.value for each in node.keywords)])):
+        return _constructed(CONSTRUCTORS[name], node, known)
     named = {each.arg: each.value for each in node.keywords if each.arg}
     further = [*(node.args[1:] if name in ONE_ARGUMENT else []), *named.values()]
     if name not in known or len(named) < len(node.keywords) or not all(map(_is_literal, further)):
@@ -272,3 +235,14 @@ def _call(
     function, parts = known[name], _parts(node.args, leaves, known)
     keywords = {each: _part(value, [], known) for each, value in named.items()}
     return lambda given: function(*(part(given) for part in parts), **{each: keywords[each](()) for each in keywords})
+
+
+def _constructed(
+    kind: Callable[..., Any], node: ast.Call, known: Mapping[str, Callable[..., Any]]
+) -> Callable[[Sequence[Any]], Any] | None:
+    """A value of the standard library, made of literals; None for ``**`` arguments."""
+    if not all(each.arg for each in node.keywords):
+        return None
+    arguments = [_part(each, [], known)(()) for each in node.args]
+    named = {str(each.arg): _part(each.value, [], known)(()) for each in node.keywords}
+    return lambda _: kind(*arguments, **named)

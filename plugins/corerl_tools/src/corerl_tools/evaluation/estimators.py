@@ -7,7 +7,7 @@ Each estimate is the mean over all subsets of k of the n responses, in closed fo
 * ``best@k``: the highest of k scores: sum over the scores in ascending order of C(i-1, k-1) / C(n, k) · score_i;
   with scores 0 and 1 it equals pass@k. ``worst@k`` is the lowest.
 * ``maj@k``: the score of the most frequent answer among the k (Wang et al., 2022, arXiv 2203.11171); for a tie, the
-  mean of the tied scores. A response without an answer has no vote.
+  mean of the tied scores. A response without an answer has no vote. Answers that the grader calls equal are one.
 
 The error is the standard error over prompts, by the bootstrap (Efron, 1979): prompts are drawn with replacement.
 

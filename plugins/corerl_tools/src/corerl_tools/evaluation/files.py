@@ -9,7 +9,8 @@ One row for each response::
     response_length             int         tokens
     max_response_length         int         limit of tokens
     finish_reason               string      stop or length
-    prompt_index, group         int         equal for responses to one prompt
+    prompt_index, group         int         equal for responses to one prompt; without both, and without a prompt,
+                                            each row is a prompt of its own
     score, components, extracted, error, error_kind     result of a scorer
     environment_reward          float       of an episode: part of the score, beside the scorer's
     environment_error           string      reason for a missing environment_reward
@@ -79,6 +80,19 @@ class Response:
             max_response_length=row.get("max_response_length") or max_response_length,
             truncated=row.get("finish_reason") == "length",
             prompt=row.get("prompt") or (),
+        )
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether the row names its prompt, by a prompt, an index or a group."""
+        return self.prompt != self.location
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the response ended at the limit of its length."""
+        length, limit = self.row.get("response_length"), self.row.get("max_response_length")
+        return self.row.get("finish_reason") == "length" or (
+            self.row.get("finish_reason") is None and bool(limit) and (length or 0) >= (limit or 0)
         )
 
     @property
@@ -219,7 +233,11 @@ def _response(location: Location, row: Mapping[str, Any], data_source: str | Non
 
 
 def _prompt_key(location: Location, row: Mapping[str, Any], truth: Any) -> Hashable:
+    """Equal for responses to one prompt; without a prompt, its index and a group, a row is a prompt of its own."""
     if row.get("group") is not None:  # numbered anew in each file
         return location.file, row["group"]
+    prompt, index = row.get("prompt"), row.get("prompt_index")
+    if prompt is None and index is None:
+        return location
     encode = _encoder()
-    return encode(row.get("prompt")), encode(truth), row.get("prompt_index")
+    return (*map(encode, (prompt, row.get("images"), truth)), index)

@@ -8,10 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl_tools.evaluation.estimators import Array, best_at_k, bootstrap_error, majority_at_k, pass_at_k
+from corerl_tools.evaluation.votes import vote
+
+_CORRECT = object()
+"""the vote of every correct response"""
 
 
 class Sample(NamedTuple):
-    """One response; equal ``prompt``: responses to one prompt; ``score`` is None if scoring failed."""
+    """One response; equal ``prompt``: responses to one prompt; ``score`` is None if scoring failed.
+
+    Equal ``extracted`` are one vote of ``maj@k``, as are numbers of one value, and all correct responses to a prompt.
+    """
 
     data_source: str
     prompt: Hashable
@@ -72,12 +79,12 @@ def _of_source(source: str, samples: Sequence[Sample], correct_from: float, ks: 
     for sample in samples:
         if sample.score is not None:
             by_prompt[sample.prompt].append(sample)
-    groups = _Groups([group for group in by_prompt.values() if group])
+    groups = _Groups([group for group in by_prompt.values() if group], correct_from)
     n = max(Counter(sample.prompt for sample in samples).values())
     estimates = {f"mean@{n}": groups.mean()} if groups.scores else {}
     for k in powers_up_to(n) if ks is None else ks:
         if any(scores.shape[1] >= k for scores in groups.scores):
-            estimates |= {f"{name}@{k}": estimate for name, estimate in groups.at_k(k, correct_from).items()}
+            estimates |= {f"{name}@{k}": estimate for name, estimate in groups.at_k(k).items()}
     unscored = sum(sample.score is None for sample in samples)
     return Summary(source, len(by_prompt), len(samples), unscored, n, estimates)
 
@@ -90,22 +97,27 @@ class _Groups:
         answers: as ``scores``; None if no scorer extracts answers.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Sample]]) -> None:
+    def __init__(self, groups: Sequence[Sequence[Sample]], correct_from: float) -> None:
         by_size: dict[int, list[Sequence[Sample]]] = defaultdict(list)
         for group in groups:
             by_size[len(group)].append(group)
         self.scores = [np.array([[sample.score for sample in group] for group in each]) for each in by_size.values()]
-        self.answers: list[list[list[str | None]]] | None = None
+        self._correct_from = correct_from
+        self.answers: list[list[list[Hashable]]] | None = None
         if any(sample.extracted is not None for group in groups for sample in group):
-            self.answers = [[[sample.extracted for sample in group] for group in each] for each in by_size.values()]
+            self.answers = [[list(map(self._vote, group)) for group in each] for each in by_size.values()]
+
+    def _vote(self, sample: Sample) -> Hashable:
+        is_correct = sample.score is not None and sample.score >= self._correct_from
+        return _CORRECT if is_correct and sample.extracted is not None else vote(sample.extracted)
 
     def mean(self) -> Estimate:
         return _estimate([scores.mean(axis=1) for scores in self.scores])
 
-    def at_k(self, k: int, correct_from: float) -> dict[str, Estimate]:
+    def at_k(self, k: int) -> dict[str, Estimate]:
         """Estimates by name of the metric; prompts with fewer than k responses are ignored."""
         enough = [scores for scores in self.scores if scores.shape[1] >= k]
-        found = {"pass": _estimate([pass_at_k(scores >= correct_from, k) for scores in enough])}
+        found = {"pass": _estimate([pass_at_k(scores >= self._correct_from, k) for scores in enough])}
         if self.answers is not None:
             pairs = [pair for pair in zip(self.scores, self.answers, strict=True) if pair[0].shape[1] >= k]
             votes = [[majority_at_k(*row, k) for row in zip(*pair, strict=True)] for pair in pairs]

@@ -43,14 +43,14 @@ def score(
     sample rollouts of a training, or your own. KEY=VALUE changes keys of the training config, e.g. reward.timeout=5.
     """
     from corerl.errors import ConfigError
-    from corerl_tools.common import load_reward_config
+    from corerl_tools.common import load_reward_config, scorer_name
     from corerl_tools.evaluation.files import read_responses, result_columns, write_rows
     from corerl_tools.score.agreement import example
 
     if out is not None and out.suffix not in (".parquet", ".jsonl"):
         raise ConfigError("--out", f"must end in .parquet or .jsonl, not '{out.suffix}'")
     config, plugins = load_reward_config(config_file, overrides, scorer, plugin, disable_plugin)
-    responses = read_responses([file], data_source=scorer)
+    responses = read_responses([file], data_source=None if scorer is None else scorer_name(scorer))
 
     from corerl_tools.score.rescoring import error_lines, rescore, score_table, scorers_of
 
