@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from corerl_engines.messages import completions_of
 from corerl_engines.process import EngineKind, EngineProcess
 from corerl_engines.remote import frames, server
+from corerl_engines.remote.stops import StopTexts
 from scripts.fuzz import mutations
 
 KIND = EngineKind("fuzz", "Fuzz", Path(__file__).parent)
@@ -117,7 +118,8 @@ class Operations:
         theirs.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=theirs)
         sending = asyncio.create_task(_send(ours, stream))
-        half = server.Server(_Engine(), writer, loaded=True)  # type: ignore[arg-type]
+        stops = StopTexts("", trust_remote_code=False)
+        half = server.Server(_Engine(), writer, loaded=True, stops=stops)  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(half._read(reader), 10)
         except (asyncio.IncompleteReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
