@@ -182,7 +182,8 @@ def test_episodes_are_generated_scored_and_evaluated_by_the_commands(
     for row in rows:
         assert len(row["token_ids"]) == len(row["response_mask"]) == row["response_length"]
         assert row["environment_error"] is None or row["environment_error"].endswith("OSError: no more")
-        assert row["environment_reward"] == 100 + len(row["response"].replace("\n", "")) or row["environment_error"]
+        turns = [message["content"] for message in row["episode"] if message["role"] == "assistant"]
+        assert row["environment_reward"] == 100 + sum(map(len, turns)) or row["environment_error"]
         assert "score" not in row
     assert run(["generate", *keys, "rollout.multi_turn.max_assistant_turns=1"]) == 2
     assert "multi_turn.max_assistant_turns" in capsys.readouterr().err
