@@ -119,11 +119,13 @@ class RolloutCorrectionConfig:
     )
     rollout_rs_threshold: float = option(
         2.0,
-        "of rules without one of their own, rejected above: k2, k3, binary_kl themselves; of k1, the importance ratio "
-        "exp(-k1)",
+        "upper limit of rules without a limit of their own: of the value for k2, k3 and binary_kl, of the importance "
+        "ratio exp(-k1) for k1",
         gt=0,
     )
-    rollout_rs_threshold_lower: float | None = option(None, "k1: ratio rejected below; null: 1 / the upper", gt=0)
+    rollout_rs_threshold_lower: float | None = option(
+        None, "lower limit of the ratio, for k1; null: 1 / the upper", gt=0
+    )
     max_log_prob_diff: float | None = option(
         None,
         "stop when log pi_old and log pi_rollout of the same weights differ by more, mean over tokens; null: what "

@@ -1,12 +1,12 @@
-"""What the checks of advantage estimators ask for; wrong ones are in corerl_testing.planted/advantage_estimators."""
+"""What the checks of advantage estimators ask for; wrong ones are in planted/advantage_estimators."""
 
 from typing import Any
 
 import pytest
 import torch
+from planted.advantage_estimators.group_baselines import batch_baseline
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl_testing.planted.advantage_estimators.group_baselines import batch_baseline
 
 
 def test_without_the_need_of_groups_the_checks_of_groups_are_skipped(outcomes: Any) -> None:

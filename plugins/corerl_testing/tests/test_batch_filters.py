@@ -1,10 +1,9 @@
-"""What the checks of batch filters run; wrong ones are in corerl_testing.planted/batch_filters.py."""
+"""What the checks of batch filters run; wrong ones are in planted/batch_filters.py."""
 
 from typing import Any
 
 import pytest
-
-from corerl_testing.planted.batch_filters import different_scores, keep_all
+from planted.batch_filters import different_scores, keep_all
 
 
 @pytest.mark.parametrize("keep", [different_scores, keep_all])

@@ -5,10 +5,10 @@ import re
 from typing import Any
 
 import pytest
+from planted.environments import Counting
 
 from corerl_envs import Start, Task, Turn
 from corerl_testing import environments, isolated
-from corerl_testing.planted.environments import Counting
 
 
 class Coroutines(Counting):

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planted.scorers.values import contains
 
 from corerl.registry import Owner, Registries, Selected
 from corerl_testing import isolated
 from corerl_testing.isolated import by_name
-from corerl_testing.planted.scorers.values import contains
 
 CHECK = "number_or_exception_for_empty_responses"
 

@@ -1,11 +1,10 @@
-"""What the checks of KL types report without failing; wrong ones are in corerl_testing.planted/kl_types.py."""
+"""What the checks of KL types report without failing; wrong ones are in planted/kl_types.py."""
 
 from typing import Any
 
 import pytest
+from planted.kl_types import full, k1, k2, k3, k3_with_the_gradient_of_k2
 from torch import Tensor
-
-from corerl_testing.planted.kl_types import full, k1, k2, k3, k3_with_the_gradient_of_k2
 
 
 def reported(outcomes: Any, kl: Any, **facts: Any) -> dict[str, str]:

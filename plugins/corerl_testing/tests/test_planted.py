@@ -4,11 +4,11 @@ import itertools
 import os
 from typing import Any
 
+import planted
 import pytest
 
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Registry
-from corerl_testing import planted
 from corerl_testing.checks import Check, checks_of
 from corerl_testing.results import CheckSkipped
 

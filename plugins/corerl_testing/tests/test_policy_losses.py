@@ -1,19 +1,19 @@
-"""What the checks of policy losses accept and report; wrong ones are in corerl_testing.planted/policy_losses."""
+"""What the checks of policy losses accept and report; wrong ones are in planted/policy_losses."""
 
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-from corerl.contracts.policy_losses import LossOutput, Mean, PolicyLossInputs
-from corerl_testing.planted.policy_losses.token_losses import (
+from planted.policy_losses.token_losses import (
     ratio,
     sequence,
     stopped_weights,
     surrogate,
     towards_a_teacher,
 )
+from torch import Tensor
+
+from corerl.contracts.policy_losses import LossOutput, Mean, PolicyLossInputs
 
 
 def under_no_grad(inputs: PolicyLossInputs) -> LossOutput:

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from planted.reward_managers.right import Right, Whole
 
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.registry.base import Entry, Owner, Selected
 from corerl_testing import reward_managers
-from corerl_testing.planted.reward_managers.right import Right, Whole
 from corerl_testing.results import CheckSkipped
 
 

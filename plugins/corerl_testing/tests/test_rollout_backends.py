@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from planted.rollout_backends import FAULTS
+from planted.rollout_backends.wrapped import DEFAULT, Backend
 
 from corerl.contracts.config import RolloutConfig
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
@@ -16,8 +18,6 @@ from corerl.plugins import load_plugins
 from corerl.registry.base import Entry, Owner, Selected
 from corerl_testing import rollout_backends, rollout_engine
 from corerl_testing.devices import VARIABLE
-from corerl_testing.planted.rollout_backends import FAULTS
-from corerl_testing.planted.rollout_backends.wrapped import DEFAULT, Backend
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.rollout_backends import CHECKS
 

@@ -4,10 +4,10 @@ import time
 from typing import Any
 
 import pytest
+from planted.scorers.values import uses_up
 
 from corerl.registry import Owner, Registries, Selected
 from corerl_testing import scorers
-from corerl_testing.planted.scorers.values import uses_up
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.scorer_calls import sources
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from planted.training_strategies import FAULTS
+from planted.training_strategies.wrapped import DEFAULT, Strategy
 from torch import Tensor
 
 from corerl.contracts.training_strategies import StrategySpec
@@ -12,8 +14,6 @@ from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.registry import Owner, Registries, Selected
 from corerl_testing import training_reference, training_strategies
-from corerl_testing.planted.training_strategies import FAULTS
-from corerl_testing.planted.training_strategies.wrapped import DEFAULT, Strategy
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.training_reference import OPTIM, Reference, batch, build
 from corerl_torch.supervised import SupervisedObjective

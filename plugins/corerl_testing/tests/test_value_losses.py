@@ -1,10 +1,9 @@
-"""What the checks of value losses run; wrong ones are in corerl_testing.planted/value_losses.py."""
+"""What the checks of value losses run; wrong ones are in planted/value_losses.py."""
 
 from typing import Any
 
 import pytest
-
-from corerl_testing.planted.value_losses import clipped, squared
+from planted.value_losses import clipped, squared
 
 
 @pytest.mark.parametrize("loss", [squared, clipped])

@@ -1,4 +1,4 @@
-"""``corerl plugins check``: checks of parts against their contract, and of the checks against planted faults."""
+"""``corerl plugins check``: checks of parts against their contract."""
 
 import dataclasses
 import json
@@ -18,31 +18,22 @@ from corerl_tools.plugin_lists import as_json, find
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name")
 @click.option("--option", "options", multiple=True, metavar="NAME.KEY=VALUE", help="Set an option of an entry.")
 @click.option("--light", is_flag=True, help="Run only the checks that need no torch: no checks of behaviour.")
-@click.option("--self", "itself", is_flag=True, help="Check the checks: each must detect its planted faults.")
 @as_json
 @plugin_options
 @click.pass_context
 def check(
     context: click.Context,
-    name: str | None,
+    name: str,
     options: tuple[str, ...],
     light: bool,
-    itself: bool,
     as_json: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
     """Check NAME, or all parts of the plugin NAME, against the contract of their kind."""
-    if itself == (name is not None):
-        raise click.UsageError("give the NAME of a plugin or of what it registers, or --self alone")
-    if name is None:
-        from corerl_testing import planted
-
-        _report(context, [], list(planted.checks()), as_json)
-        return
     loaded = Plugins(plugin, disable_plugin)
     record, items = find(loaded, name)
     entries = [entry for _, entry in items]

@@ -94,8 +94,8 @@ def _cache(found: Estimate, config: TrainConfig) -> Iterator[Finding]:
     if found.sequences is None:
         return
     sentence = (
-        f"{found.sequences} sequences of {longest(config)} tokens fit into the KV cache of one engine at a time, which "
-        f"has {found.wanted} to generate in a step"
+        f"the KV cache of one engine holds {found.sequences} sequences of {longest(config)} tokens at a time; a step "
+        f"has {found.wanted} for it"
     )
     if found.sequences == 0:
         yield finding("error", "rollout.options", sentence)

@@ -1,7 +1,0 @@
-"""Wrong rollout backends: the default one with one flaw each."""
-
-from corerl_testing.planted.rollout_backends import lifecycle, mixes, sampling, weights
-
-__all__ = ["FAULTS"]
-
-FAULTS = [*sampling.FAULTS, *mixes.FAULTS, *weights.FAULTS, *lifecycle.FAULTS]

@@ -1,5 +1,0 @@
-"""Wrong scorers."""
-
-from corerl_testing.planted.scorers import processes, values
-
-FAULTS = [*values.FAULTS, *processes.FAULTS]

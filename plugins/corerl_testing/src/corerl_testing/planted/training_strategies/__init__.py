@@ -1,7 +1,0 @@
-"""Wrong training strategies: the default one with one flaw each."""
-
-from corerl_testing.planted.training_strategies import lifecycle, outputs, partitions, updates
-
-__all__ = ["FAULTS"]
-
-FAULTS = [*outputs.FAULTS, *updates.FAULTS, *partitions.FAULTS, *lifecycle.FAULTS]

@@ -1,0 +1,5 @@
+"""Wrong scorers."""
+
+from planted.scorers import processes, values
+
+FAULTS = [*values.FAULTS, *processes.FAULTS]
