@@ -114,9 +114,11 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         if type(layer) is ParamWrapper:
             expert_adapters.check_rank(name, layer, config.lora_rank)
             continue
-        if type(layer) is not Linear:
-            advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
-            raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
+        if type(layer) is not Linear or type(layer.get_base_layer()).forward is not torch.nn.Linear.forward:
+            advice = "name linear layers, such as [q_proj, k_proj, v_proj, o_proj]"
+            if ".experts" not in name:
+                advice = f"leave out {name.rpartition('.')[2]}, or name it in model.exclude_modules"
+            raise ConfigError("model.target_modules", f"{name} is no linear layer of torch: {advice}")
     _refuse_tied(model, {name: layer for name, layer in layers if type(layer) is Linear})
     linear: list[tuple[str, Any]] = [(name, layer.get_base_layer()) for name, layer in layers if type(layer) is Linear]
     sides = [(min(base.in_features, base.out_features), name) for name, base in linear]
@@ -161,10 +163,9 @@ def initial(model: Any, spec: StrategySpec) -> dict[str, Tensor]:
     return {name: each for name, each in named.items() if ".lora_" in name}
 
 
-def magnitude(weight: Tensor, *, fan_in_fan_out: bool) -> Tensor:
+def magnitude(weight: Tensor) -> Tensor:
     """The magnitude with which DoRA begins: the norm of each row, as peft computes it."""
-    rows = weight.T if fan_in_fan_out else weight
-    norms: Tensor = torch.linalg.norm(rows, dim=1)
+    norms: Tensor = torch.linalg.norm(weight, dim=1)
     return norms.to(weight.dtype)
 
 
@@ -404,6 +405,4 @@ def _merge(layer: Any, whole: Whole) -> Tensor:
     magnitudes = layer.lora_magnitude_vector
     magnitude = whole(magnitudes[ADAPTER].weight, torch.float32) if ADAPTER in magnitudes else None
     base = whole(layer.base_layer.weight, torch.float32)
-    if layer.fan_in_fan_out:
-        return with_adapter(base.T, left, right, layer.scaling[ADAPTER], magnitude).T
     return with_adapter(base, left, right, layer.scaling[ADAPTER], magnitude)
