@@ -1,6 +1,8 @@
 """Conversations as token ids and loss masks."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 
 NO_END = "learn no end: the chat template ends an answer with no stop token of the model"
 NULLS = "learn null arguments of tool calls, as their JSON has them (Arrow adds such fields: docs/data.md)"
+NO_OBJECT = "learn arguments of tool calls that are no JSON object"
 UNSHOWN = "have {} in an answer, which the chat template does not show and the model does not learn"
 FIRST = 16
 """rows whose columns are compared with the template's variables"""
@@ -122,6 +125,8 @@ class ChatEncoder:
             self.note_spelled(text, chat, report)
             for what in _unshown(chat, self.tokenizer.unmarked(text)):
                 report.note(UNSHOWN.format(what), chat.location)
+            if not all(map(_is_object, _arguments(chat))):
+                report.note(NO_OBJECT, chat.location)
             if not all(_ends(turn_ids, mask, self.tokenizer) for turn_ids, mask in zip(ids, masks, strict=True)):
                 report.note(NO_END, chat.location)
             if any(_has_null(message.get("tool_calls", [])) for message in chat.messages):
@@ -214,11 +219,29 @@ def _ends(token_ids: Sequence[int], mask: Sequence[bool], tokenizer: ChatTokeniz
 def _unshown(chat: Conversation, text: str) -> Iterator[str]:
     """The parts of learned messages that a rendered chat lacks."""
     for message in (chat.messages[number] for number in chat.learned):
-        functions = [call.get("function", call) for call in message.get("tool_calls", ()) if isinstance(call, Mapping)]
-        if any(str(function.get("name")) not in text for function in functions):
+        if any(str(function.get("name")) not in text for function in _functions(message)):
             yield "tool calls"
         if any(str(message.get(key) or "").strip() not in text for key in REASONING):
             yield "reasoning"
+
+
+def _functions(message: Message) -> list[Mapping[str, Any]]:
+    """The functions that a message calls."""
+    return [call.get("function", call) for call in message.get("tool_calls", ()) if isinstance(call, Mapping)]
+
+
+def _arguments(chat: Conversation) -> Iterator[Any]:
+    """Those of the learned calls."""
+    for number in chat.learned:
+        yield from (function.get("arguments") for function in _functions(chat.messages[number]))
+
+
+def _is_object(arguments: Any) -> bool:
+    """Whether arguments are an object, its JSON text, or absent."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        return value is None or isinstance(value, Mapping)
+    return False
 
 
 def _has_null(value: Any) -> bool:
