@@ -141,6 +141,10 @@ def test_calls_and_thoughts_that_the_template_does_not_show_are_noted(
     assert load_chat([file], with_tools, 500).report.notes() == [
         f"1 have reasoning in an answer, {lost} ({file}, line 2)"
     ]
+    earlier = write_jsonl([{"prompt": [USER, calls({"a": 1}), {"role": "tool", "content": "r"}], "response": "2"}])
+    assert load_chat([earlier], tokenizer, 500).report.notes() == [
+        f"1 have tool calls in an answer, {lost} ({earlier}, line 1)"
+    ]
 
 
 def test_unread_columns_are_named_and_images_are_an_error(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.files import Row
-from corerl.data.messages import Message
+from corerl.data.messages import Message, functions_of, shows_calls
 from corerl.data.progress import batches
 from corerl.data.report import SPELLED, LoadReport, Location
 from corerl.data.unread import other_columns, unread_columns
@@ -217,23 +217,17 @@ def _ends(token_ids: Sequence[int], mask: Sequence[bool], tokenizer: ChatTokeniz
 
 
 def _unshown(chat: Conversation, text: str) -> Iterator[str]:
-    """The parts of learned messages that a rendered chat lacks."""
+    """The parts of answers that a rendered chat lacks."""
+    if not shows_calls(chat.messages, text):
+        yield "tool calls"
     for message in (chat.messages[number] for number in chat.learned):
-        if any(str(function.get("name")) not in text for function in _functions(message)):
-            yield "tool calls"
         if any(str(message.get(key) or "").strip() not in text for key in REASONING):
             yield "reasoning"
 
 
-def _functions(message: Message) -> list[Mapping[str, Any]]:
-    """The functions that a message calls."""
-    return [call.get("function", call) for call in message.get("tool_calls", ()) if isinstance(call, Mapping)]
-
-
 def _arguments(chat: Conversation) -> Iterator[Any]:
     """Those of the learned calls."""
-    for number in chat.learned:
-        yield from (function.get("arguments") for function in _functions(chat.messages[number]))
+    return (each.get("arguments") for each in functions_of([chat.messages[number] for number in chat.learned]))
 
 
 def _is_object(arguments: Any) -> bool:
