@@ -47,7 +47,7 @@ def _named(file: Path) -> Iterator[Path]:
             tree = ast.parse(file.read_bytes())
             yield from (found for node in ast.walk(tree) for found in _imported(node, file.parent))
         elif file.suffix in (".yaml", ".yml"):
-            import yaml
+            import yaml  # type: ignore[import-untyped]
 
             for _, text in texts_of(yaml.safe_load(file.read_text())):
                 yield from _direct(text)
