@@ -200,6 +200,8 @@ def test_a_model_without_an_optimizer_has_no_adapters():
         ({"target_modules": []}, None, "model.target_modules: "),
         ({"exclude_modules": ["up_prj"]}, None, r"model.exclude_modules: the model has no layer up_prj \(did you mean"),
         ({"target_modules": ["q_prj"]}, None, "model.target_modules: .*q_prj.* not found in the base model"),
+        ({"target_modules": ["q_proj", "v_prj"]}, None, r"model.target_modules: the model has no layer v_prj \(did"),
+        ({"target_modules": ["q_proj", "model.lm_head"]}, None, "model.target_modules: .* no layer model.lm_head"),
         ({"target_modules": ["embed_tokens"]}, None, "model.target_modules: model.embed_tokens is no linear layer"),
         (
             {"lora_rank": 0},

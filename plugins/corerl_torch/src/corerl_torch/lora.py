@@ -84,17 +84,15 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         value: the model has a value head, which gets none.
 
     Raises:
-        ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer, or whose
-            weight another layer has, too, or ``model.lora_rank`` is more than the smaller side of every layer.
+        ConfigError: ``model.target_modules`` or ``exclude_modules`` names a module that the model lacks; a target is no
+            linear layer, or has the weight of another layer, too; or ``model.lora_rank`` is more than the smaller side
+            of every layer.
     """
     from peft import inject_adapter_in_model
     from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
 
     expert_adapters.check(config)
-    present = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    for name in config.exclude_modules:
-        if name not in present:
-            raise ConfigError("model.exclude_modules", f"the model has no layer {name}{did_you_mean(name, present)}")
+    _check_names(model, "exclude_modules", config.exclude_modules)
 
     _PLACES.pop(model, None)
     place = next(model.parameters()).device
@@ -110,6 +108,8 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
     ]
     if expert_adapters.asked(config) != any(isinstance(layer, ParamWrapper) for _, layer in layers):
         raise ConfigError("model.target_modules", expert_adapters.mismatch(config))
+    if not value and not isinstance(config.target_modules, str):  # a critic has no output layer
+        _check_names(model, "target_modules", config.target_modules)
     for name, layer in layers:
         if type(layer) is ParamWrapper:
             expert_adapters.check_rank(name, layer, config.lora_rank)
@@ -127,6 +127,15 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         raise ConfigError(
             "model.lora_rank", f"is {config.lora_rank}, and no adapted layer has two sides above {smaller} ({name})"
         )
+
+
+def _check_names(model: Any, key: str, names: Sequence[str]) -> None:
+    """Raise ConfigError for a name of no layer, which peft ignores beside others."""
+    layers = [name for name, _ in model.named_modules()]
+    last = {name.rpartition(".")[2] for name in layers}
+    for name in names:
+        if name not in last and not any(f".{each}".endswith(f".{name}") for each in layers):
+            raise ConfigError(f"model.{key}", f"the model has no layer {name}{did_you_mean(name, last)}")
 
 
 def _refuse_tied(model: Any, adapted: Mapping[str, Any]) -> None:
