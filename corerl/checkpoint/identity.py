@@ -4,19 +4,19 @@
 name                                   content
 =====================================  ==============================================================
 ``rows of data.train_files``           rows, in their order, as :class:`corerl.data.report.LoadReport` has them
-``reward.scorer: ./score.py``          a local file that a key of the config names
+``reward.scorer: ./score.py``          a local file or module that a key of the config names, and its imports
 ``model.path: ./model``                the safetensors files of a local folder that a key names
 ``tokenizer: chat_template.jinja``     a file of the model beside weights
 =====================================  ==============================================================
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from corerl.checkpoint.sources import files_of
 from corerl.config.interpolations import texts_of
 from corerl.contracts.tokenizers import ChatTokenizer
 
@@ -37,23 +37,12 @@ def digests(
     found = {f"rows of {key}": digest for key, digest in rows.items() if digest}
     for place, value in texts_of(config):
         key = ".".join(place)
-        if not key.startswith((*rows, "model.chat_template")) and (files := _files(value)):
+        if not key.startswith((*rows, "model.chat_template")) and (files := files_of(value)):
             found[f"{key}: {value}"] = _digest(part for file in files for part in _parts(file))
     if tokenizer is not None:
         with suppress(Exception):
             found |= {f"tokenizer: {name}": _digest([content]) for name, content in tokenizer.model_files().items()}
     return found
-
-
-def _files(text: str) -> list[Path]:
-    """The file that a text names, perhaps with one of its objects; or the weights in a folder."""
-    path = Path(re.sub(r"(\.py):[^:/]*$", r"\1", text))
-    with suppress(OSError, ValueError, RuntimeError):  # no possible path, or nobody's home
-        path = path.expanduser()
-        if not path.is_file():
-            return sorted(path.glob("*.safetensors")) if text else []
-        return [path] if "/" in text or "." in text else []
-    return []
 
 
 def _parts(file: Path) -> Iterator[bytes]:

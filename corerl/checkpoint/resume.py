@@ -42,7 +42,7 @@ EARLIER: Mapping[str, Any] = {"digests": {}, "scores": None}
 RECORD = "run.json"
 """of a run's folder: its name, and its start in UTC"""
 
-NAME, NUMBERED = "%Y%m%d-%H%M%S", re.compile(r"([0-9]{8}-[0-9]{6})(?:-([0-9]{1,9}))?(.*)", re.DOTALL)
+NAME, NUMBERED = "%Y%m%d-%H%M%S", re.compile(r"([0-9]{8}-[0-9]{6})(?:-([2-9]|[1-9][0-9]{1,8}))?(.*)", re.DOTALL)
 """of the folder of a run: its start, by local time; with the number of a run that began in the same second"""
 
 DEEPEST = 64

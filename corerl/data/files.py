@@ -38,7 +38,7 @@ def located_rows(file: str, table: Any) -> list[Row]:
         DataError: Python has no such value: a date beyond the year 9999, an unknown time zone, a field twice.
     """
     try:
-        rows = table.to_pylist()
+        rows = table.to_pylist(maps_as_pydicts="strict")
     except Exception as error:  # each type of pyarrow has errors of its own
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise DataError(f"{file}: holds a value that cannot be read, write the column as text ({reason})") from error

@@ -1,7 +1,7 @@
 """Chat messages and tools of rows, checked."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corerl.contracts.options import did_you_mean
@@ -55,6 +55,17 @@ def check_tools(value: object, location: Location) -> list[dict[str, Any]]:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise DataError(f"{where}: must have tools {{type, function: {{name, …}}}}, not {shown(tool)}")
     return [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
+
+
+def functions_of(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The functions that messages call: {name, arguments} each."""
+    calls = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    return [call.get("function", call) for call in calls]
+
+
+def shows_calls(messages: Sequence[Mapping[str, Any]], text: str) -> bool:
+    """Whether a rendered chat has the names of all functions that its messages call."""
+    return all(str(function.get("name")) in text for function in functions_of(messages))
 
 
 def _message(value: object, where: str) -> Message:

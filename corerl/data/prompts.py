@@ -9,7 +9,7 @@ from corerl.contracts.config import DataConfig
 from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
-from corerl.data.messages import Message, without_nulls
+from corerl.data.messages import Message, shows_calls, without_nulls
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, SPELLED, LoadReport, name_places
 from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, read_prompt_records
@@ -94,6 +94,8 @@ def load_prompts(
             report.add(_content(row.record, tokenizer))
             for token in tokenizer.spelled(row.text):
                 report.note(SPELLED.format(token), row.record.location)
+            if not shows_calls(row.record.messages, tokenizer.unmarked(row.text)):
+                report.note("have tool calls that the chat template does not show", row.record.location)
             tokenized.append(row._replace(text=tokenizer.opening(row.token_ids)))
     if tokenized:
         report.unread = unread(data, () if rows is not None else files, rows or (), tokenized, tokenizer)

@@ -1,5 +1,6 @@
 """The order in which prompts are trained on: seeded, and resumable at any batch."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -102,7 +103,10 @@ class PromptSampler:
             )
         for name, key in (("batch_size", "train_batch_size"), ("seed", "seed"), ("shuffle", "shuffle")):
             if state[name] != self._identity[name]:
-                raise ConfigError(f"data.{key}", f"is {self._identity[name]}, but the checkpoint has {state[name]}")
+                own, its = (json.dumps(values[name]) for values in (self._identity, state))
+                raise ConfigError(
+                    f"data.{key}", f"is {own}, but the checkpoint has {its}: data.{key}={its} continues its order"
+                )
         epoch, position = _places([state["epoch"], state["position"]])
         trained = state.get("next", (epoch * self.steps_per_epoch + position) * self._batch_size)
         self.next, *done = _places([trained, *state.get("done", ())])

@@ -64,6 +64,6 @@ def _first_rows(files: Sequence[str], known: Collection[str]) -> list[dict[str, 
             fields = [field for field in parquet.schema_arrow if field.name not in known]
             names = [field.name for field in fields if field.name in USUAL or "binary" not in str(field.type)]
             for batch in parquet.iter_batches(_ROWS, columns=names):
-                found += batch.to_pylist()
+                found += batch.to_pylist(maps_as_pydicts="lossy")
                 break
     return found

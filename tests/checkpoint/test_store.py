@@ -125,6 +125,13 @@ def test_copies_of_runs_without_a_record_are_recognised_by_their_names(tmp_path,
     assert "20260102-030405-backup is a copy of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("suffix", ["-1", "-0", "-02", " (1)", ".bak"])
+def test_a_name_that_no_run_gets_is_that_of_a_copy(tmp_path, suffix):
+    save(store_of(tmp_path, "20260102-030405"), 1)
+    save(store_of(tmp_path, f"20260102-030405{suffix}"), 2)
+    assert find_checkpoint(config(tmp_path), 99).step == 1
+
+
 def test_the_newest_run_is_the_last_of_those_that_began_in_the_same_second(tmp_path):
     runs = {1: store_of(tmp_path)} | {number: store_of(tmp_path, f"20260102-030405-{number}") for number in (9, 10, 2)}
     for step, number in enumerate((10, 9, 2, 1), start=1):

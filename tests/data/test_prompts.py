@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -278,6 +279,22 @@ def test_control_tokens_that_a_row_spells_stay_text_and_are_counted(
         f"  {count} spell the control token {token}, which stays text (model.allowed_special) ({file}, {places})"
         for count, token, places in ((2, "<|im_end|>", "row 1; row 2"), (1, "<|im_start|>", "row 1"))
     ]
+
+
+def test_calls_that_the_template_does_not_show_are_counted(
+    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any], tmp_path: Path
+) -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "find", "arguments": "{}"}}]}
+    chat = [{"role": "user", "content": "?"}, call, {"role": "tool", "content": "r"}]
+    file = write_parquet([prompt_row(), prompt_row(prompt=chat)])
+    report = load_prompts(DataConfig(), [file], tokenizer, "train").report
+    assert report.notes() == [f"1 have tool calls that the chat template does not show ({file}, row 1)"]
+    template = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
+    )
+    (tmp_path / "calls.jinja").write_text(f"{template}<|im_end|>{{% endfor %}}")
+    shown = load_tokenizer(replace(tokenizer.model, chat_template=str(tmp_path / "calls.jinja")))
+    assert load_prompts(DataConfig(), [file], shown, "train").report.notes() == []
 
 
 def test_a_prompt_that_ends_with_the_assistant_is_an_error(

@@ -88,9 +88,18 @@ def test_changed_data_cannot_be_resumed() -> None:
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
-        (PromptSampler(10, 5, True, 0), r"data\.train_batch_size: is 5, but the checkpoint has 2"),
-        (PromptSampler(10, 2, True, 1), r"data\.seed: is 1, but the checkpoint has 0"),
-        (PromptSampler(10, 2, False, 0), r"data\.shuffle: is False, but the checkpoint has True"),
+        (
+            PromptSampler(10, 5, True, 0),
+            r"data\.train_batch_size: is 5, but the checkpoint has 2: data\.train_batch_size=2",
+        ),
+        (
+            PromptSampler(10, 2, True, 1),
+            r"data\.seed: is 1, but the checkpoint has 0: data\.seed=0 continues",
+        ),
+        (
+            PromptSampler(10, 2, False, 0),
+            r"data\.shuffle: is false, but the checkpoint has true: data\.shuffle=true",
+        ),
     ],
 )
 def test_changed_settings_cannot_be_resumed(sampler: PromptSampler, message: str) -> None:

@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from torch.func import functional_call
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DeepseekV4Config, GPT2Config
 
 from corerl.config.typed import build
 from corerl.contracts.config import ModelConfig
@@ -20,6 +20,7 @@ from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_testing.tiny_model import reference, tiny_model
 from corerl_testing.training_reference import OPTIM, batch, copied_weights, split_rows, step
+from corerl_torch.families.cut import cut
 
 RANK, ALPHA = 3, 6
 TARGETS = ["q_proj", "down_proj"]
@@ -199,6 +200,8 @@ def test_a_model_without_an_optimizer_has_no_adapters():
         ({"target_modules": []}, None, "model.target_modules: "),
         ({"exclude_modules": ["up_prj"]}, None, r"model.exclude_modules: the model has no layer up_prj \(did you mean"),
         ({"target_modules": ["q_prj"]}, None, "model.target_modules: .*q_prj.* not found in the base model"),
+        ({"target_modules": ["q_proj", "v_prj"]}, None, r"model.target_modules: the model has no layer v_prj \(did"),
+        ({"target_modules": ["q_proj", "model.lm_head"]}, None, "model.target_modules: .* no layer model.lm_head"),
         ({"target_modules": ["embed_tokens"]}, None, "model.target_modules: model.embed_tokens is no linear layer"),
         (
             {"lora_rank": 0},
@@ -222,6 +225,23 @@ def test_an_adapter_of_an_output_layer_with_the_weight_of_the_embedding_is_refus
     )
     with pytest.raises(ConfigError, match=message):
         strategy(kind=kind, target_modules=targets, lora_dora=dora)
+
+
+@pytest.mark.parametrize("kind", [SingleDeviceStrategy, FsdpStrategy])
+@pytest.mark.parametrize(
+    ("config", "layer"),
+    [
+        (GPT2Config(vocab_size=259, n_embd=32, n_layer=1, n_head=2), "transformer.h.0.attn.c_attn"),
+        (cut(DeepseekV4Config(o_groups=2, o_lora_rank=8, index_n_heads=2)), "model.layers.0.self_attn.o_a_proj"),
+    ],
+    ids=["transposed weight", "groups of inputs"],
+)
+def test_a_layer_with_a_product_of_its_own_is_refused(tmp_path, kind, config, layer):
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    last = layer.rpartition(".")[2]
+    message = rf"model\.target_modules: {layer} is no linear layer of torch: leave out {last}, or name it in model"
+    with pytest.raises(ConfigError, match=message):
+        strategy(kind=kind, path=tmp_path, target_modules=[last])
 
 
 def test_an_excluded_output_layer_has_no_adapter():

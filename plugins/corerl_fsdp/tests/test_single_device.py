@@ -1,9 +1,13 @@
 import copy
 import dataclasses
+import errno
+import os
+import resource
 
 import pytest
 import torch
 
+from corerl.checkpoint.writing import described
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import collate
 from corerl.contracts.objective import ObjectiveOutput
@@ -317,3 +321,20 @@ def test_cuda_agrees_with_the_cpu(model_dir, dtype, tolerance):
     assert {weight.device.type for _, weight in ours.weights()} == {"cpu"}
     ours.onload()
     assert {weight.device.type for _, weight in ours.weights()} == {"cuda"}
+
+
+def test_a_full_disk_is_its_own_error_in_a_checkpoint(model_dir, tmp_path):
+    one = strategy(model_dir)
+    one.update(batch(), SupervisedObjective())
+    write = one.save(tmp_path)
+    write()
+    smaller, larger = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_size)[-2:]
+    assert (smaller.name, larger.name) == ("weights.safetensors", "optimizer.pt")
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (smaller.stat().st_size, most))
+    try:
+        with pytest.raises(Exception) as raised:
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    assert described(raised.value) == f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}"

@@ -50,6 +50,19 @@ def test_a_response_cannot_fill_in_the_template() -> None:
     assert server.bodies[0]["messages"][0]["content"] == "I know: {ground_truth} {prompt}"
 
 
+TOKENS = "<|im_end|> <|<|im_start|> <｜Assistant｜> </s> <s> <end_of_turn> [INST] [/INST] [TOOL_CALLS]"
+TEXTS = "a < b || c > d, <b>x</b>, vector<int>, [1, 2], [INSTALL], <think>, x<|y"
+
+
+def test_no_text_spells_a_control_token_of_the_judge() -> None:
+    with Server(lambda *_: completion("Score: 1")) as server:
+        manager(server.url, prompt="{prompt} {response} {ground_truth}").score([request(f"{TOKENS} {TEXTS}", TOKENS)])
+    asked = server.bodies[0]["messages"][0]["content"]
+    assert not any(token in asked for token in TOKENS.split() if token != "<|<|im_start|>")
+    assert "<|im_start|>" not in asked and TEXTS in asked
+    assert asked.replace("\u200b", "") == f"{TOKENS} {TOKENS} {TEXTS} the truth"
+
+
 def test_the_scale_and_the_pattern_are_options() -> None:
     with Server(lambda *_: completion("verdict=[[-1]]")) as server:
         judge = manager(server.url, pattern=r"\[\[(-?\d)\]\]", lowest=-3, highest=1)

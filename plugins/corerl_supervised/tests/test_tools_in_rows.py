@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from corerl.contracts.config import ModelConfig
@@ -103,6 +105,28 @@ def test_a_null_argument_of_json_is_learned_and_noted(
     assert note.startswith("1 learn null arguments of tool calls") and note.endswith(f"({file}, line 1)")
 
 
+@pytest.mark.parametrize("arguments", ["[1, 2]", "3", '{"a": 1', [1, 2]])
+def test_arguments_that_are_no_object_are_noted(
+    with_tools: ChatTokenizer, write_jsonl: Callable[..., str], arguments: Any
+) -> None:
+    good = [{"messages": [USER, calls(each)]} for each in ({"a": 1}, '{"a": 1}', "")]
+    file = write_jsonl([*good, {"messages": [USER, calls(arguments)]}])
+    assert load_chat([file], with_tools, 500).report.notes() == [
+        f"1 learn arguments of tool calls that are no JSON object ({file}, line 4)"
+    ]
+
+
+def test_arguments_in_a_map_of_arrow_are_an_object(with_tools: ChatTokenizer, tmp_path: Path) -> None:
+    function = pa.struct([("name", pa.string()), ("arguments", pa.map_(pa.string(), pa.int64()))])
+    calls_type = pa.list_(pa.struct([("function", function)]))
+    message = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", calls_type)])
+    answer = calls([("a", 1), ("b", 2)])
+    table = pa.table({"messages": pa.array([[USER, answer]], pa.list_(message))})
+    pq.write_table(table, tmp_path / "maps.parquet")
+    [example] = load_chat([str(tmp_path / "maps.parquet")], with_tools, 500)
+    assert text(with_tools, example, learned=True) == 'f{"a": 1, "b": 2}<|im_end|>'
+
+
 def test_calls_and_thoughts_that_the_template_does_not_show_are_noted(
     tokenizer: ChatTokenizer, with_tools: ChatTokenizer, write_jsonl: Callable[..., str]
 ) -> None:
@@ -116,6 +140,10 @@ def test_calls_and_thoughts_that_the_template_does_not_show_are_noted(
     ]
     assert load_chat([file], with_tools, 500).report.notes() == [
         f"1 have reasoning in an answer, {lost} ({file}, line 2)"
+    ]
+    earlier = write_jsonl([{"prompt": [USER, calls({"a": 1}), {"role": "tool", "content": "r"}], "response": "2"}])
+    assert load_chat([earlier], tokenizer, 500).report.notes() == [
+        f"1 have tool calls in an answer, {lost} ({earlier}, line 1)"
     ]
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError, ModelError
@@ -50,6 +50,17 @@ def test_of_eight_experts_the_two_that_a_token_meets_count(tmp_path):
     model = load_model(ModelConfig(str(write_config(tmp_path, "qwen3_moe"))), "lm", device="meta", dtype=torch.float32)
     layers, matrices = 2, 3 * 32 * 16
     assert model_shape(model, "cpu").parameters == model.num_parameters() - layers * (8 - 2) * matrices
+
+
+@pytest.mark.parametrize("head", ["value", "score"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_family_whose_head_has_another_name_has_no_critic(tmp_path, head, device):
+    config = GPTNeoXConfig(
+        vocab_size=259, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    GPTNeoXForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"^model\.path: GPTNeoXForTokenClassification has no head 'score', which"):
+        load_model(ModelConfig(path=str(tmp_path)), head, device=device, dtype=torch.float32)
 
 
 def test_weights_that_are_missing_are_an_error(tmp_path):

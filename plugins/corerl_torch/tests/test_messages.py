@@ -52,6 +52,22 @@ def test_images_and_videos_have_one_form(part: dict[str, Any], expected: dict[st
     assert content_of(text("a"), part) == [text("a"), expected]
 
 
+@pytest.mark.parametrize(
+    ("part", "lost"),
+    [
+        ({"type": "text", "text": "a", "image_url": {"url": "data:x"}}, "image_url"),
+        ({"type": "input_text", "text": "a", "video": [b"x"]}, "video"),
+        ({"type": "text", "text": "a", "image": None, "input_audio": {"data": "x"}}, "input_audio"),
+        ({"type": "image", "image": b"x", "text": "a caption"}, "text"),
+    ],
+)
+def test_a_part_of_two_media_is_an_error(part: dict[str, Any], lost: str) -> None:
+    with pytest.raises(
+        DataError, match=rf"^row 3, message 0: a part of type {part['type']} has '{lost}', too: give it"
+    ):
+        content_of(part)
+
+
 @pytest.mark.parametrize("kind", ["audio", "input_audio", "audio_url", "file", "document", "tool_result", None])
 def test_a_part_that_nothing_reads_is_an_error(kind: Any) -> None:
     with pytest.raises(DataError, match=r"^row 3, message 0: has a part .*; parts are text, image and video"):

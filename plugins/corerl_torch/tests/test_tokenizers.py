@@ -213,6 +213,17 @@ def test_text_is_encoded_as_it_stands_and_decoded_without_special_tokens(tokeniz
     assert tokenizer.encode([]) == []
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_tags_of_reasoning_are_text_whatever_their_kind(tokenizer: HFTokenizer, special: bool) -> None:
+    tags = ["<think>", "</think>"]
+    tokenizer.tokenizer.add_tokens(tags, special_tokens=special)
+    [ids] = tokenizer.tokenizer(["<think>7?</think> 8<|im_end|>"], add_special_tokens=False)["input_ids"]
+    assert 258 in ids and len(ids) == 7
+    assert tokenizer.decode([ids, [258]]) == ["<think>7?</think> 8", ""]
+    assert tokenizer.decode([ids], skip_special_tokens=False) == ["<think>7?</think> 8<|im_end|>"]
+    assert tokenizer.opening([*b"a", ids[0], 10]) == "<think>\n"
+
+
 @pytest.mark.parametrize("skip", [True, False])
 def test_decoding_is_that_of_transformers_also_of_a_tokenizer_with_a_way_of_its_own(
     tokenizer: HFTokenizer, skip: bool

@@ -132,7 +132,7 @@ class Weights:
             if ".lora_magnitude_vector." in name:
                 owner = model.get_submodule(name.partition(".lora_magnitude_vector.")[0])
                 base = _whole(owner.get_base_layer().weight, self.spec.device)
-                values = lora.magnitude(base.cpu(), fan_in_fan_out=owner.fan_in_fan_out)
+                values = lora.magnitude(base.cpu())
             _keep(share, values)
 
 

@@ -198,7 +198,8 @@ class SingleDeviceStrategy:
             if scale:
                 (folder / loss_scale.FILE).write_text(scale)
             kept = {"optimizer": optimizer} if self.options.save_optimizer else {}
-            torch.save({**kept, "schedule": schedule}, folder / "optimizer.pt")
+            with (folder / "optimizer.pt").open("wb") as file:  # by its name, torch loses the error of the disk
+                torch.save({**kept, "schedule": schedule}, file)
 
         return write
 

@@ -43,6 +43,15 @@ _REASONING = re.compile(
     r"[<◁](?P<end>/)?(?:\w+:)?(?:think|thinking|reasoning|thought)[>▷]|\[(?P<close>/)?think\]|<\|(?:begin|(?P<last>end))_of_thought\|>",
     re.IGNORECASE,
 )
+_TOKEN = re.compile(
+    r"<(?=[|｜][^<>\s]{1,60}[|｜]>|/?(?:s|bos|eos|pad|unk)>|(?:start|end)_of_(?:turn|image)>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|THINK)\])"
+)
+"""first letter of a control token of the usual chat templates; the judge's own are not known here"""
+
+_APART = "\u200b"
+"""a space without width, behind which letters spell no token"""
+
 _PLACE = re.compile(r"\{(prompt|response|ground_truth)\}")
 
 
@@ -114,7 +123,10 @@ class JudgeRewardManager:
         return self._read(_without_reasoning(str(text))[-LONGEST:])
 
     def _question(self, request: RewardRequest) -> str:
-        """The filled template; filled in one pass, so that ``{ground_truth}`` in a response is not replaced."""
+        """The filled template; filled in one pass, so that ``{ground_truth}`` in a response is not replaced.
+
+        A server takes letters for control tokens, so that a response could forge the judge's turn: they are cut.
+        """
         conversation = [f"{message.get('role')}: {message.get('content')}" for message in request.prompt]
         if len(request.prompt) == 1:
             conversation = [str(request.prompt[0].get("content"))]
@@ -123,7 +135,7 @@ class JudgeRewardManager:
             "response": request.response,
             "ground_truth": request.ground_truth,
         }
-        return _PLACE.sub(lambda match: str(values[match[1]]), self._options.prompt)
+        return _PLACE.sub(lambda match: _TOKEN.sub(rf"\g<0>{_APART}", str(values[match[1]])), self._options.prompt)
 
     def _read(self, text: str) -> RewardResult:
         lowest, highest = self._options.lowest, self._options.highest

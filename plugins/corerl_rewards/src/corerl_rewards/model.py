@@ -91,7 +91,8 @@ class ModelRewardManager:
             text = self._chats.render(messages, "a response", add_generation_prompt=False)
             ids: list[int] = self._chats.encode([text])[0]
         else:
-            ids = self._tokenizer("\n".join(str(message["content"]) for message in messages))["input_ids"]
+            text = "\n".join(str(message["content"]) for message in messages)
+            ids = self._tokenizer(text, split_special_tokens=True)["input_ids"]  # letters of control tokens stay text
         while ids and ids[-1] == self._tokenizer.pad_token_id:  # as in the training of reward models
             ids.pop()
         return ids

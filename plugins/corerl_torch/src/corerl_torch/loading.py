@@ -60,6 +60,7 @@ def load_model(model: ModelConfig, head: Head, *, device: str, dtype: torch.dtyp
                         ignore_mismatched_sizes=True,  # reported below
                         **described.options,
                     )
+                without_bias(loaded, head)
                 check_complete(model.path, info["missing_keys"], head)
                 check_shapes(model.path, info["mismatched_keys"])
                 tied = loaded.get_expanded_tied_weights_keys(all_submodels=True)
@@ -171,6 +172,14 @@ def cast(model: Any, dtype: torch.dtype) -> None:
 
 
 def without_bias(model: Any, head: Head) -> Any:
+    """The model, with a bias of its head unless that is ``score``.
+
+    Raises:
+        ModelError: the head of the family has another name than those of critics and reward models.
+    """
+    if head != "lm" and not hasattr(model, "score"):
+        name = type(model).__name__
+        raise ModelError(f"model.path: {name} has no head 'score', which a critic or a reward model needs")
     if head == "score":
         model.score.register_parameter("bias", None)
     return model

@@ -84,17 +84,15 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         value: the model has a value head, which gets none.
 
     Raises:
-        ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer, or whose
-            weight another layer has, too, or ``model.lora_rank`` is more than the smaller side of every layer.
+        ConfigError: ``model.target_modules`` or ``exclude_modules`` names a module that the model lacks; a target is no
+            linear layer, or has the weight of another layer, too; or ``model.lora_rank`` is more than the smaller side
+            of every layer.
     """
     from peft import inject_adapter_in_model
     from peft.tuners.lora import Linear, LoraLayer, ParamWrapper
 
     expert_adapters.check(config)
-    present = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    for name in config.exclude_modules:
-        if name not in present:
-            raise ConfigError("model.exclude_modules", f"the model has no layer {name}{did_you_mean(name, present)}")
+    _check_names(model, "exclude_modules", config.exclude_modules)
 
     _PLACES.pop(model, None)
     place = next(model.parameters()).device
@@ -110,13 +108,17 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
     ]
     if expert_adapters.asked(config) != any(isinstance(layer, ParamWrapper) for _, layer in layers):
         raise ConfigError("model.target_modules", expert_adapters.mismatch(config))
+    if not value and not isinstance(config.target_modules, str):  # a critic has no output layer
+        _check_names(model, "target_modules", config.target_modules)
     for name, layer in layers:
         if type(layer) is ParamWrapper:
             expert_adapters.check_rank(name, layer, config.lora_rank)
             continue
-        if type(layer) is not Linear:
-            advice = ": name linear layers, such as [q_proj, k_proj, v_proj, o_proj]" if ".experts" in name else ""
-            raise ConfigError("model.target_modules", f"{name} is no linear layer{advice}")
+        if type(layer) is not Linear or type(layer.get_base_layer()).forward is not torch.nn.Linear.forward:
+            advice = "name linear layers, such as [q_proj, k_proj, v_proj, o_proj]"
+            if ".experts" not in name:
+                advice = f"leave out {name.rpartition('.')[2]}, or name it in model.exclude_modules"
+            raise ConfigError("model.target_modules", f"{name} is no linear layer of torch: {advice}")
     _refuse_tied(model, {name: layer for name, layer in layers if type(layer) is Linear})
     linear: list[tuple[str, Any]] = [(name, layer.get_base_layer()) for name, layer in layers if type(layer) is Linear]
     sides = [(min(base.in_features, base.out_features), name) for name, base in linear]
@@ -125,6 +127,15 @@ def insert(model: Any, config: ModelConfig, *, value: bool = False, seed: int = 
         raise ConfigError(
             "model.lora_rank", f"is {config.lora_rank}, and no adapted layer has two sides above {smaller} ({name})"
         )
+
+
+def _check_names(model: Any, key: str, names: Sequence[str]) -> None:
+    """Raise ConfigError for a name of no layer, which peft ignores beside others."""
+    layers = [name for name, _ in model.named_modules()]
+    last = {name.rpartition(".")[2] for name in layers}
+    for name in names:
+        if name not in last and not any(f".{each}".endswith(f".{name}") for each in layers):
+            raise ConfigError(f"model.{key}", f"the model has no layer {name}{did_you_mean(name, last)}")
 
 
 def _refuse_tied(model: Any, adapted: Mapping[str, Any]) -> None:
@@ -161,10 +172,9 @@ def initial(model: Any, spec: StrategySpec) -> dict[str, Tensor]:
     return {name: each for name, each in named.items() if ".lora_" in name}
 
 
-def magnitude(weight: Tensor, *, fan_in_fan_out: bool) -> Tensor:
+def magnitude(weight: Tensor) -> Tensor:
     """The magnitude with which DoRA begins: the norm of each row, as peft computes it."""
-    rows = weight.T if fan_in_fan_out else weight
-    norms: Tensor = torch.linalg.norm(rows, dim=1)
+    norms: Tensor = torch.linalg.norm(weight, dim=1)
     return norms.to(weight.dtype)
 
 
@@ -404,6 +414,4 @@ def _merge(layer: Any, whole: Whole) -> Tensor:
     magnitudes = layer.lora_magnitude_vector
     magnitude = whole(magnitudes[ADAPTER].weight, torch.float32) if ADAPTER in magnitudes else None
     base = whole(layer.base_layer.weight, torch.float32)
-    if layer.fan_in_fan_out:
-        return with_adapter(base.T, left, right, layer.scaling[ADAPTER], magnitude).T
     return with_adapter(base, left, right, layer.scaling[ADAPTER], magnitude)

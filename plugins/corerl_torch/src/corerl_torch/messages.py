@@ -10,6 +10,7 @@ MEDIA = {"image": "image", "image_url": "image", "input_image": "image", "video"
 
 _TEXTS = ("text", "input_text", "output_text")
 _FIELDS = ("image", "image_url", "video_url", "frames", "bytes", "url", "path")
+_OTHERS = ("audio", "audio_url", "input_audio", "file")
 _RATES = ("fps", "sample_fps")
 
 
@@ -55,6 +56,9 @@ def _check_calls(calls: Any, where: str) -> None:
 
 def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = part.get("type")
+    others = (*MEDIA, *_OTHERS) if kind in _TEXTS else ("text",)
+    if lost := [name for name in others if part.get(name)]:
+        raise DataError(f"{where}: a part of type {kind} has '{lost[0]}', too: give it a part of its own")
     if kind in _TEXTS and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if kind not in MEDIA:

@@ -37,6 +37,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_p
 """of models that read images"""
 
 _OPENED, _OPENING_TOKENS = re.compile(r"<think>\s*\Z"), 16
+_TAG_OF_REASONING = re.compile(r"</?think>")
 _OWN_ARGUMENTS = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict"}
 
 
@@ -170,7 +171,10 @@ class HFTokenizer:
         return self._encode_behind_newline(texts) if self._puts_space_first else self.encode(texts)
 
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
-        """The text of each row of token ids."""
+        """The text of each row of token ids; tags of reasoning are text, also if they are special tokens."""
+        if skip_special_tokens and self._hidden is not None:
+            token_ids = [[token_id for token_id in ids if token_id not in self._hidden] for ids in token_ids]
+            skip_special_tokens = False
         if self._decodes_plainly:
             one = self.tokenizer.backend_tokenizer.decode
             return [one(list(ids), skip_special_tokens=skip_special_tokens) for ids in token_ids]
@@ -222,6 +226,12 @@ class HFTokenizer:
         """Text -> id of the special tokens."""
         added = self.tokenizer.added_tokens_decoder
         return {token.content: token_id for token_id, token in added.items() if token.special}
+
+    @cached_property
+    def _hidden(self) -> frozenset[int] | None:
+        """The special tokens that texts lack; None: all of them, as no tag of reasoning is among them."""
+        hidden = {token_id for text, token_id in self.special_tokens.items() if not _TAG_OF_REASONING.fullmatch(text)}
+        return frozenset(hidden) if len(hidden) < len(self.special_tokens) else None
 
     def end_of_turn_fault(self) -> str | None:
         """See :meth:`corerl.contracts.tokenizers.ChatTokenizer.end_of_turn_fault`."""

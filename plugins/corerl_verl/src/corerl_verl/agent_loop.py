@@ -47,7 +47,7 @@ class AgentLoopBase:
         data_config: Any = None,
         **_: Any,
     ) -> None:
-        self.config = trainer_config.config
+        self.config, self.chats = trainer_config.config, trainer_config.chats
         self.rollout_config = self.config.actor_rollout_ref.rollout
         self.server_manager, self.tokenizer, self.processor = server_manager, tokenizer, processor
         self.dataset_cls, self.data_config = dataset_cls, data_config and data_config.config
@@ -55,16 +55,10 @@ class AgentLoopBase:
         self.loop = asyncio.get_running_loop()
 
     async def apply_chat_template(self, messages: list[dict[str, Any]], tools: Any = None, **_: Any) -> list[int]:
-        """The token ids of a chat with the beginning of the assistant's turn."""
-        encoded = self.tokenizer.apply_chat_template(
-            messages,
-            tools=tools,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **self.apply_chat_template_kwargs,
-        )
-        return list(encoded)
+        """The token ids of a chat with the beginning of the assistant's turn; letters of control tokens stay text."""
+        given = {**self.apply_chat_template_kwargs, **({"tools": tools} if tools else {})}
+        text = self.chats.render(messages, "a chat of the loop", add_generation_prompt=True, template_kwargs=given)
+        return list(self.chats.encode([text])[0])
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
         """Play an episode; ``kwargs`` are the columns of the row."""

@@ -84,7 +84,7 @@ class VerlAgentLoopAgent:
         rollout = self._context.config.rollout
         sampling = {name: getattr(rollout, name) for name in _SAMPLING} | {"repetition_penalty": 1.0, "logprobs": True}
         given = {
-            "trainer_config": SimpleNamespace(config=self._config),
+            "trainer_config": SimpleNamespace(config=self._config, chats=self._context.tokenizer),
             "server_manager": Server(model, sampling),
             "tokenizer": self._context.tokenizer.tokenizer,
             "processor": None,

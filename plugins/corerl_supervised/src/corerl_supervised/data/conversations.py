@@ -1,13 +1,15 @@
 """Conversations as token ids and loss masks."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.files import Row
-from corerl.data.messages import Message
+from corerl.data.messages import Message, functions_of, shows_calls
 from corerl.data.progress import batches
 from corerl.data.report import SPELLED, LoadReport, Location
 from corerl.data.unread import other_columns, unread_columns
@@ -19,6 +21,7 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 
 NO_END = "learn no end: the chat template ends an answer with no stop token of the model"
 NULLS = "learn null arguments of tool calls, as their JSON has them (Arrow adds such fields: docs/data.md)"
+NO_OBJECT = "learn arguments of tool calls that are no JSON object"
 UNSHOWN = "have {} in an answer, which the chat template does not show and the model does not learn"
 FIRST = 16
 """rows whose columns are compared with the template's variables"""
@@ -122,6 +125,8 @@ class ChatEncoder:
             self.note_spelled(text, chat, report)
             for what in _unshown(chat, self.tokenizer.unmarked(text)):
                 report.note(UNSHOWN.format(what), chat.location)
+            if not all(map(_is_object, _arguments(chat))):
+                report.note(NO_OBJECT, chat.location)
             if not all(_ends(turn_ids, mask, self.tokenizer) for turn_ids, mask in zip(ids, masks, strict=True)):
                 report.note(NO_END, chat.location)
             if any(_has_null(message.get("tool_calls", [])) for message in chat.messages):
@@ -212,13 +217,25 @@ def _ends(token_ids: Sequence[int], mask: Sequence[bool], tokenizer: ChatTokeniz
 
 
 def _unshown(chat: Conversation, text: str) -> Iterator[str]:
-    """The parts of learned messages that a rendered chat lacks."""
+    """The parts of answers that a rendered chat lacks."""
+    if not shows_calls(chat.messages, text):
+        yield "tool calls"
     for message in (chat.messages[number] for number in chat.learned):
-        functions = [call.get("function", call) for call in message.get("tool_calls", ()) if isinstance(call, Mapping)]
-        if any(str(function.get("name")) not in text for function in functions):
-            yield "tool calls"
         if any(str(message.get(key) or "").strip() not in text for key in REASONING):
             yield "reasoning"
+
+
+def _arguments(chat: Conversation) -> Iterator[Any]:
+    """Those of the learned calls."""
+    return (each.get("arguments") for each in functions_of([chat.messages[number] for number in chat.learned]))
+
+
+def _is_object(arguments: Any) -> bool:
+    """Whether arguments are an object, its JSON text, or absent."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        return value is None or isinstance(value, Mapping)
+    return False
 
 
 def _has_null(value: Any) -> bool:
