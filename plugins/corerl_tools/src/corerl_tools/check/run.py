@@ -95,7 +95,7 @@ def check(
     report.add(_output(config))
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
-        report.add(data.look(config, looked.parts, looked.plugins))
+        report.add(data.look(config, looked.parts, looked.plugins, _scorers_are_known(looked.findings)))
         with suppress(UntrustedError):
             sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
     report.add(_truncated_sampling(config, sizes["actor"].vocabulary if sizes else None))
@@ -121,6 +121,12 @@ def check(
     report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
     report.plan = _plan(config, machine)
     return report
+
+
+def _scorers_are_known(findings: Sequence[Finding]) -> bool:
+    """Whether no error has dropped a part that may score: without it, each data source would seem to lack a scorer."""
+    of_scores = ("reward.", "rollout.agent", "rollout.multi_turn.environment")
+    return not any(each.severity == "error" and each.key.startswith(of_scores) for each in findings)
 
 
 def _on(config: TrainConfig, machine: Machine) -> str:
