@@ -17,7 +17,6 @@ from typing import Any, Literal
 import pluggy
 
 import corerl
-
 from corerl import hookspecs
 from corerl.contracts.kinds import Kind
 from corerl.contracts.options import did_you_mean

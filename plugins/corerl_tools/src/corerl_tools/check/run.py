@@ -115,7 +115,7 @@ def check(
                 return memory.estimate(run.config, run.parts, sizes, machine, frees_engine=frees, device=device)
 
             report.estimate = estimate(run)
-            remedy = Savings(run, looked.plugins, estimate, device).remedy
+            remedy = Savings(run, looked.plugins, estimate, device, machine).remedy
             report.add(memory_findings.look(report.estimate, machine, config, device, remedy))
     order = ("error", "warning", "note")
     report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
