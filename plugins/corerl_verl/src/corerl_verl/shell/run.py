@@ -354,7 +354,7 @@ class _Runner:
                 self._inner(beside(file, self.state) or "")
                 variables.arguments = before if rest else variables.arguments
                 return True
-            case ["exit", *status] if self.state.passes and status != ["0"]:
+            case ["exit", *rest] if self.state.passes and rest != ["0"]:
                 self.state.passed = True
                 return False
             case ["exit" | "return" | "break" | "continue" as jump, *rest]:
