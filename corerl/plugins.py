@@ -8,7 +8,6 @@ import inspect
 import os
 import re
 import time
-import traceback
 import typing
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -25,11 +24,9 @@ from corerl.errors import NameClashError, PluginError, UntrustedError
 from corerl.registry import Entry, Owner, Registries, Registry
 from corerl.registry.base import known_names
 from corerl.registry.installed import GROUP, PluginPoint, normal, plugin_points
-from corerl.registry.modules import load_file, load_object, may_run, trusted_files
+from corerl.registry.modules import load_file, load_object, may_run, one_line, trusted_files
 
 DISABLE_VARIABLE = "CORERL_DISABLE_PLUGINS"
-
-_NOT_THEIRS = ("<frozen", *(str(Path(package.__file__ or "").parent) for package in (corerl, importlib, pluggy)))
 
 
 @dataclasses.dataclass
@@ -153,7 +150,7 @@ class Plugins:
             _check_api(module)
             self._add_kinds(record, module)
         except (Exception, SystemExit) as error:
-            record.status, record.error = "broken", _one_line(error)
+            record.status, record.error = "broken", one_line(error)
 
     def _add_kinds(self, record: PluginRecord, module: ModuleType) -> None:
         is_there = hasattr(module, "add_kinds")  # pluggy 1.6 raises for an attribute that is not there
@@ -172,7 +169,7 @@ class Plugins:
             self._register_hooks(record, self._modules[record.name])
             registrations = self._registrations(record)
         except (Exception, SystemExit) as error:
-            record.status, record.error = "broken", _one_line(error)
+            record.status, record.error = "broken", one_line(error)
             if self._manager.has_plugin(record.name):
                 self._manager.unregister(name=record.name)
             return
@@ -328,19 +325,6 @@ def _check_registration(entry: Entry[Any]) -> None:
             raise PluginError(f"{what} must name its {word} as 'package.module:attribute', not '{value}'")
     if not isinstance(entry.options, str):
         entry.load_options()
-
-
-def _one_line(error: BaseException) -> str:
-    """The error in one line, with the place in the plugin's own code where it was raised."""
-    text = " ".join(str(error).split())
-    if isinstance(error, PluginError):
-        return text
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)
-    ]
-    if frames and not isinstance(error, SyntaxError):  # which names its place itself
-        text += f" ({frames[-1].filename}, line {frames[-1].lineno})"
-    return f"{type(error).__name__}: {text}"
 
 
 def _disabled_by_variable() -> list[str]:

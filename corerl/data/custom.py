@@ -13,7 +13,7 @@ from corerl.data.files import Row, check_columns
 from corerl.data.report import Location
 from corerl.data.schema import REQUIRED_COLUMNS
 from corerl.errors import ConfigError, DataError
-from corerl.registry.modules import load_object, require_trust
+from corerl.registry.modules import foreign_exits, load_object, one_line, require_trust
 
 
 def custom_rows(
@@ -31,16 +31,17 @@ def custom_rows(
     require_trust(name)
     try:
         dataset = load_object(name)
-    except Exception as error:
-        raise ConfigError("data.custom_cls", f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError("data.custom_cls", f"{name} cannot be imported: {one_line(error)}") from error
     rows: list[Row] = []
-    for number, row in enumerate(dataset(files, data=data, tokenizer=tokenizer, split=split)):
-        location = Location(name, number)
-        if not isinstance(row, Mapping):
-            kind = type(row).__name__
-            raise DataError(f"{location}: must be a mapping with the columns of a prompt file, not {kind}")
-        check_columns(str(location), REQUIRED_COLUMNS, list(row))
-        rows.append((location, row))
+    with foreign_exits():
+        for number, row in enumerate(dataset(files, data=data, tokenizer=tokenizer, split=split)):
+            location = Location(name, number)
+            if not isinstance(row, Mapping):
+                kind = type(row).__name__
+                raise DataError(f"{location}: must be a mapping with the columns of a prompt file, not {kind}")
+            check_columns(str(location), REQUIRED_COLUMNS, list(row))
+            rows.append((location, row))
     if not rows:
         raise DataError(f"{name}: has 0 rows")
     return rows

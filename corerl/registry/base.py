@@ -95,7 +95,7 @@ class Entry(Generic[T]):
         except (Exception, SystemExit) as error:
             whence = "" if target == self.name else f" of {self.owner} cannot be imported from {target}"
             raise PluginError(
-                f"{self.kind} '{self.name}'{whence or ' cannot be imported'}: {type(error).__name__}: {error}"
+                f"{self.kind} '{self.name}'{whence or ' cannot be imported'}: {modules.one_line(error)}"
             ) from error
 
 

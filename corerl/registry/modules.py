@@ -6,6 +6,7 @@ import gc
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -13,7 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from corerl.contracts.options import did_you_mean
-from corerl.errors import UntrustedError
+from corerl.errors import PluginError, RunError, UntrustedError
+
+_CORE = Path(__file__).parents[1]
 
 trusted_files: ContextVar[frozenset[Path] | None] = ContextVar("trusted_files", default=None)
 """the only files that may run of all code that a config names; None: all of that code may run"""
@@ -35,6 +38,29 @@ def load_object(reference: str) -> Any:
         return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError:
         raise AttributeError(f"{path} has no '{attribute}'{did_you_mean(attribute, vars(module))}") from None
+
+
+@contextlib.contextmanager
+def foreign_exits() -> Iterator[None]:
+    """Raise RunError for a SystemExit of other code, whose exit code may be 0."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RunError(f"code of the run has ended the program: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The error in one line, with the place in the code of others where it was raised."""
+    import pluggy
+
+    text = " ".join(str(error).split())
+    if isinstance(error, PluginError):
+        return text
+    own = ("<frozen", *(str(Path(file or "").parent) for file in (importlib.__file__, pluggy.__file__)), str(_CORE))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    if frames and not isinstance(error, SyntaxError):  # which names its place itself
+        text += f" ({frames[-1].filename}, line {frames[-1].lineno})"
+    return f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager

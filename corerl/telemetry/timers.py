@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from corerl.errors import RunError
+from corerl.terminal import notices
 
 MEMORY_ADVICE = {
     "gen": "rollout.n, data.train_batch_size or the backend's batch size (rollout.options)",
@@ -37,7 +38,8 @@ class Timers:
         around = self._open[-1] if self._open else "step"
         self._open.append(part)
         try:
-            yield
+            with notices.part("the step" if part == "step" else f"{part} of the step", is_long=True):
+                yield
         except Exception as error:
             if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
                 advice = MEMORY_ADVICE.get(part, DEFAULT_ADVICE)

@@ -15,8 +15,8 @@ MINUTE = 60.0
 MOST_KINDS = 32
 """kinds of recurring notices that are told apart: a kind may hold a text from outside"""
 
-_parts: list[str] = []
-"""names of the parts that run now, the latest last"""
+_parts: list[tuple[str, bool]] = []
+"""names of the parts that run now, the latest last, and whether each usually takes long"""
 
 
 def say(message: str) -> None:
@@ -51,19 +51,24 @@ class Recurring:
 
 
 @contextlib.contextmanager
-def part(name: str) -> Iterator[None]:
-    """Name the part of the program that runs, for :func:`show_life`."""
-    _parts.append(name)
+def part(name: str, is_long: bool = False) -> Iterator[None]:
+    """Name the part of the program that runs, for :func:`show_life`.
+
+    Args:
+        is_long: it usually takes long, and is named after a minute only.
+    """
+    _parts.append((name, is_long))
     try:
         yield
     finally:
-        _parts.remove(name)
+        _parts.remove((name, is_long))
 
 
 def show_life() -> Callable[[], None]:
     """Print ``working (4 s): importing torch`` after 4 seconds without a line, and again; after a minute less often.
 
-    Before the first line of the program any part is named, for a minute at most; later those of :func:`part` alone.
+    Before the first line of the program any part is named, for a minute at most; later those of :func:`part` alone,
+    and a part that usually takes long, such as one of a step, after 60 seconds without a line, after 120, 240, ….
 
     Returns:
         A function that ends it.
@@ -78,8 +83,10 @@ def show_life() -> Callable[[], None]:
                 began, pause, is_first = time.monotonic(), SILENCE, False
                 continue
             seconds = time.monotonic() - began
-            if _parts or (is_first and seconds < MINUTE):
-                _print(f"working ({seconds:.0f} s): {_parts[-1] if _parts else _running()}")
+            name, is_long = _parts[-1] if _parts else ("", False)
+            is_late = seconds >= MINUTE
+            if (is_late or not is_long) if name else (is_first and not is_late):
+                _print(f"working ({seconds:.0f} s): {name or _running()}")
             pause = SILENCE if seconds < MINUTE else seconds
 
     def end() -> None:

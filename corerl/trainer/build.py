@@ -24,6 +24,7 @@ from corerl.contracts.trackers import TrackedRun
 from corerl.errors import CoreRLError
 from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry
+from corerl.registry.modules import foreign_exits
 from corerl.registry.parts import Parts
 from corerl.rollout.engines import Engines
 from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
@@ -286,7 +287,8 @@ def _fit(trainer: Trainer) -> None:
     error: BaseException | None = None
     run.plugins.hook.run_started(run=run)
     try:
-        fit(trainer)
+        with foreign_exits():
+            fit(trainer)
     except BaseException as caught:
         error = caught
         raise

@@ -324,3 +324,22 @@ def test_an_error_that_is_known_is_told_with_its_remedy(workplace, capsys, monke
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: MemoryError: Lower rollout.options.gpu_memory_utilization")
     assert last.endswith("(see 'out of memory' in docs/troubleshooting.md)")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["reward.scorer=FILE:score"],
+        ["reward.scorers.nobody/scores=FILE:score"],
+        ["reward.manager=FILE:manager"],
+        ["rollout.agent=FILE:agent"],
+        ["reward.manager=modle"],
+    ],
+)
+def test_no_error_is_derived_from_a_part_that_cannot_be_loaded(tmp_path, rows, write, check, changes):
+    for row in rows:
+        row["data_source"] = "nobody/scores"
+    file = tmp_path / "broken.py"
+    file.write_text("1 / 0\n")
+    code, report = check(write(rows), *(change.replace("FILE", str(file)) for change in changes), "--trust")
+    assert (code, keys(report, "error")) == (2, [changes[-1].partition("=")[0]])

@@ -333,3 +333,15 @@ def test_of_a_run_whose_disk_is_full_to_its_end_nothing_is_lost(train, workplace
     resumed = [f"trainer.{key}" for key in (*keys, f"resume_mode={folder}", "resume_with_changes=true")]
     assert train(*resumed).code == 0
     assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == list(range(1, 7))
+
+
+@pytest.mark.parametrize(
+    "key", ["actor.policy_loss=FILE:end", "algorithm.adv_estimator=FILE:end", "data.custom_cls=FILE:end"]
+)
+def test_sys_exit_in_code_that_a_config_names_is_a_failure_with_its_place(train: Any, workplace: Any, key: str) -> None:
+    file = workplace.folder / "ends.py"
+    file.write_text("def end(*_, **__):\n    raise SystemExit(0)\n")
+    outcome = train(key.replace("FILE", str(file)))
+    assert (outcome.code, outcome.error.endswith(f"SystemExit: 0 ({file}, line 2)")) == (1, True)
+    for folder in workplace.run_folders:
+        assert json.loads((Path(folder) / "status.json").read_text())["state"] == "failed"

@@ -292,3 +292,15 @@ def test_an_async_function_is_called_as_what_its_factory_makes() -> None:
         PluginError, match=r"^agent 'mine' takes \(task, model, tools\), and is called with \(task, model\)"
     ):
         selected(with_other_arguments).load()
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [("1 / 0", "ZeroDivisionError: division by zero"), ("raise SystemExit(0)", "SystemExit: 0")],
+)
+def test_the_place_of_an_error_in_a_file_is_named(tmp_path: Path, code: str, cause: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"\n\n{code}\n")
+    with pytest.raises(PluginError) as raised:
+        scorers().select(f"{file}:score")
+    assert str(raised.value).endswith(f"cannot be imported: {cause} ({file}, line 3)")

@@ -68,3 +68,14 @@ def test_private_addresses_are_near(host) -> None:
 @pytest.mark.parametrize("url", ["http://8.8.8.8/v1", "https://[2001:4860:4860::8888]", "http://no.such.invalid", "no"])
 def test_other_networks_are_not_near(url) -> None:
     assert not is_near(url)
+
+
+def test_the_place_of_a_data_parallel_vllm_around_the_command_is_not_that_of_its_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM takes VLLM_DP_SIZE as the number of its own engines, and would wait for the others."""
+    given = {"VLLM_DP_SIZE": "4", "VLLM_DP_RANK": "1", "VLLM_DP_RANK_LOCAL": "1"}
+    for name, value in (given | {"VLLM_DP_MASTER_IP": "h", "VLLM_DP_MASTER_PORT": "1", "VLLM_USE_V1": "1"}).items():
+        monkeypatch.setenv(name, value)
+    assert leave_launch().items() >= given.items()
+    assert [name for name in os.environ if name.startswith("VLLM_")] == ["VLLM_USE_V1"]

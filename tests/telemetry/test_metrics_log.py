@@ -169,7 +169,7 @@ def test_a_tracker_that_hangs_holds_up_nothing_and_gets_no_more(tmp_path, capsys
     for step in range(1, 4):
         log.write({"a": 1.0}, step)
     log.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert [step for step, _ in hanging.seen] == [0]
     assert [step for step, _ in other.seen] == [0, 1, 2, 3]
     assert capsys.readouterr().err == (
@@ -187,7 +187,7 @@ def test_the_end_of_a_run_waits_for_its_trackers_only_so_long(tmp_path, capsys):
     log.write({"a": 1.0}, 0)
     start = time.monotonic()
     log.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert capsys.readouterr().err.count("was not done 0.3 s after the run (tracking.timeout)") == 2
     for each in hanging:
         each.go_on.set()

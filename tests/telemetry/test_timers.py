@@ -1,5 +1,3 @@
-import time
-
 import pytest
 import torch
 
@@ -7,12 +5,24 @@ from corerl.errors import RunError
 from corerl.telemetry.timers import Timers
 
 
-def test_seconds_add_up_by_part():
+@pytest.fixture
+def sleep(monkeypatch):
+    """``sleep(seconds)`` on a clock of the test's own."""
+    now = [0.0]
+    monkeypatch.setattr("corerl.telemetry.timers.time.perf_counter", lambda: now[0])
+
+    def pass_by(seconds):
+        now[0] += seconds
+
+    return pass_by
+
+
+def test_seconds_add_up_by_part(sleep):
     timers = Timers()
     for _ in range(2):
         with timers("gen"):
-            time.sleep(0.01)
-    assert 0.02 <= timers.seconds["gen"] < 0.5
+            sleep(0.5)
+    assert timers.seconds == {"gen": 1.0}
 
 
 def test_out_of_memory_names_the_part_and_the_settings_that_help():
@@ -21,13 +31,11 @@ def test_out_of_memory_names_the_part_and_the_settings_that_help():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
 
-def test_a_part_within_another_counts_once_and_the_step_has_both():
+def test_a_part_within_another_counts_once_and_the_step_has_both(sleep):
     timers = Timers()
     with timers("step"), timers("update_actor"):
-        time.sleep(0.01)
+        sleep(0.25)
         for _ in range(2):
             with timers("teacher"):
-                time.sleep(0.05)
-    assert timers.seconds["teacher"] >= 0.1 and 0.01 <= timers.seconds["update_actor"] < 0.09
-    parts = timers.seconds["teacher"] + timers.seconds["update_actor"]
-    assert timers.seconds["step"] == pytest.approx(parts, abs=0.01)
+                sleep(2.0)
+    assert timers.seconds == {"step": 4.25, "update_actor": 0.25, "teacher": 4.0}

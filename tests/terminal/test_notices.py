@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from corerl.telemetry.timers import Timers
 from corerl.terminal import notices, output
 from corerl.terminal.notices import part, say, show_life
 
@@ -67,3 +68,14 @@ def test_the_inner_part_is_named_and_then_the_outer_one_again(heard: Heard) -> N
         time.sleep(0.1)
         heard(0)
         assert heard(30)[-1].endswith("reading prompts")
+
+
+def test_a_part_that_usually_takes_long_is_named_after_a_minute_of_silence(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "MINUTE", 0.3)
+    say("run folder: …")
+    with Timers()("step"), Timers()("gen"):
+        began = time.monotonic()
+        assert heard(30)[-1] == "working (0 s): gen of the step"
+        assert time.monotonic() - began >= 0.25

@@ -206,12 +206,12 @@ def test_a_failure_is_the_tools_result_and_counted(qwen):
         ("fails", {"text": "x"}),
         ("nothing", {}),
         ("fails", {}),
-        ("waits", {"seconds": 9}),
-        ("sleeps", {"seconds": 2}),
+        ("waits", {"seconds": 60}),
+        ("sleeps", {"seconds": 12}),
     ]
     start = time.monotonic()
     result, _ = play(qwen, [says("", bad), says("Done.")], "fails", "waits", "sleeps")
-    assert time.monotonic() - start < 1.9
+    assert time.monotonic() - start < 10
     assert answers(result) == [
         "error: the tool raised KeyError: 'x'",
         "error: there is no tool 'nothing'; tools are fails, waits, sleeps",

@@ -301,3 +301,12 @@ def test_the_stop_token_of_the_template_comes_before_the_end_of_sequence_token(
     assert tokenizer.end_of_turn_id == end
     assert tokenizer.stop_token_ids[0] == first
     assert sorted(tokenizer.stop_token_ids) == sorted({256, *(stops or ())})
+
+
+def test_code_of_a_model_folder_is_named_with_the_key_that_runs_it(tmp_path: Path) -> None:
+    facts = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(facts))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ModelError, match=r"code of its own, which was not run: model.trust_remote_code=true runs it"):
+        load_tokenizer(ModelConfig(path=str(tmp_path)))
+    assert not (tmp_path / "ran").exists()

@@ -11,7 +11,7 @@ from stored import READERS
 
 from corerl.contracts.trackers import TrackedRun
 from corerl.plugins import Plugins
-from corerl_trackers import valid
+from corerl_trackers import clearml, valid, wandb
 from corerl_trackers.valid import Names
 
 ODD = [
@@ -52,6 +52,16 @@ def test_names_follow_the_alphabet_of_a_library() -> None:
     assert [names(each) for each in ("mean@8", "a{b}", "q:r s")] == ["mean_at_8", "a_b_", "q:r s"]
     # 3 letters, _ and the first 8 digits of sha256("abcdefghijklm") by coreutils' sha256sum
     assert names("abcdefghijklm") == "abc_ff10304f"
+
+
+def test_a_form_of_a_librarys_own_keeps_metrics_apart() -> None:
+    titled = Names(form=clearml.titled)
+    given = ["a", "a/a", "b", "c/d", "c"]
+    found = [titled(each) for each in given]
+    assert found[0] == "a/a" and found[2:] == ["b/b", "c/d", "c/c"] and len(set(found)) == 5
+    own = Names(form=wandb.foreign)
+    found = [own(each) for each in ("_step", "metric_step", "_timestamp", "a/_step")]
+    assert found[0] == "metric_step" and found[2:] == ["metric_timestamp", "a/_step"] and len(set(found)) == 4
 
 
 def test_numbers_are_floats_and_steps_are_whole_numbers_that_each_library_takes() -> None:

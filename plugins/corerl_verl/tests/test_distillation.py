@@ -94,3 +94,21 @@ def test_a_coefficient_that_is_no_number_is_named() -> None:
     config, remarks = convert(*ON, TEACHER, ESTIMATOR, *given, "actor_rollout_ref.rollout.n=4")
     assert config.actor.kl_loss_coef == 1.0
     assert f"{LOSS}.distillation_loss_coef=much: is no number: written as 1" in remarks
+
+
+def test_teachers_within_the_trainers_processes_lose_nothing() -> None:
+    own = ("strategy=megatron", "log_prob_use_dynamic_bsz=True", "megatron.tensor_model_parallel_size=8")
+    fused = ("nonrouter=True", "teacher_execution=trainer", "n_gpus_per_node=0", "nnodes=0")
+    arguments = (
+        *ON,
+        TEACHER,
+        ESTIMATOR,
+        f"{LOSS}.loss_mode=k1",
+        f"{LOSS}.use_policy_gradient=True",
+        f"{LOSS}.use_task_rewards=False",
+        *(f"distillation.{each}" for each in fused),
+        *(f"actor_rollout_ref.teacher.{each}" for each in own),
+    )
+    config, _ = convert(*arguments)
+    assert config.actor.policy_loss == {"name": "distill", "teacher": "t", "form": "sampled"}
+    assert losses(*arguments) == []

@@ -178,3 +178,28 @@ def test_a_word_that_is_a_variable_set_nowhere_is_left_out_and_named(tmp_path: P
     source = read([str(tmp_path / "run.sh")], {})
     assert source.launch.arguments == ["a=1", "b=$((NODES * 8))"]
     assert [str(remark) for remark in source.remarks] == ["$EXTRA: is set nowhere: the command gets no word for it"]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "if [ ! -f $HOME/train.parquet ]; then echo missing; exit 1; fi",
+        "[[ -d /data/models ]] || { echo missing; exit 2; }",
+        "if ! curl -sf $URL >/dev/null; then exit 1; fi",
+        'die() { echo "$1"; exit 1; }\n[ -n "$WANDB_API_KEY" ] || die "set WANDB_API_KEY"',
+        'if [ $# -lt 1 ]; then echo "usage: $0 MODEL"; exit 1; fi',
+    ],
+)
+def test_a_check_that_ends_the_script_on_this_machine_is_passed_and_named(check: str) -> None:
+    found = of_script(f"{check}\n{START} x=1", {})
+    assert ([launch.arguments for launch in found.launches], found.passed) == ([["x=1"]], True)
+
+
+def test_a_script_that_ends_behind_its_training_is_not_followed_further() -> None:
+    found = of_script(f"{START} x=1\n[ -f result ] || exit 1\n{START} x=2", {})
+    assert ([launch.arguments for launch in found.launches], found.passed) == ([["x=1"]], False)
+
+
+def test_an_end_with_success_is_final() -> None:
+    with pytest.raises(ConfigError, match="no command here starts verl"):
+        of_script(f"exit 0\n{START} x=1", {})

@@ -1,9 +1,11 @@
-"""Notices that come once in a process."""
+"""Notices that come once in a process, or at growing distances."""
 
 import functools
 from collections.abc import Iterable
 
-from corerl.terminal import say
+from corerl.terminal import Recurring, say
+
+_unanswered = Recurring(say)
 
 MOST_NAMES = 100
 """fields without an effect that are named; clients choose the names"""
@@ -23,3 +25,9 @@ def name_once(paths: Iterable[str]) -> None:
     _named.update(new)
     if new:
         say(f"requests to the endpoint set fields that have no effect: {', '.join(map(ascii, new))}")
+
+
+def say_unanswered(what: str, error: BaseException) -> None:
+    """Print the 1st, the 2nd, the 4th, … error of a type; its text may differ each time."""
+    name = type(error).__name__
+    _unanswered(name, f"{what} could not answer a request: {name}: {error}")

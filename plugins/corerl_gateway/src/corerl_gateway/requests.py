@@ -13,7 +13,7 @@ from corerl_gateway.dialects.exchange import Exchange, dump
 from corerl_gateway.dialects.routes import ROUTES, ModelList, dialect_of, split
 from corerl_gateway.errors import ApiError
 from corerl_gateway.fields import Fields, parse
-from corerl_gateway.notices import say_once
+from corerl_gateway.notices import say_unanswered
 from corerl_gateway.sessions import Session, Sessions, ended
 
 PING = b": the answer is on its way\n\n"
@@ -114,7 +114,7 @@ def _read(body: bytes, session: Session, dialect: type[Exchange]) -> Exchange:
 
 def _unforeseen(error: Exception) -> ApiError:
     """The answer to a request that met an error of the endpoint or of chats; a notice shows the error."""
-    say_once(f"the endpoint could not answer a request: {type(error).__name__}: {error}")
+    say_unanswered("the endpoint", error)
     return ApiError(500, f"{type(error).__name__} in the endpoint", code="internal_error")
 
 

@@ -180,4 +180,6 @@ def _load_tokenizer(options: ModelOptions) -> Any:
 
 def _no_model(options: ModelOptions, error: Exception) -> ModelError:
     reason = " ".join(str(error).split())
+    if "trust_remote_code" in reason:
+        reason = "it has Python code of its own, which was not run: reward.manager.trust_remote_code=true runs it"
     return ModelError(f"reward.manager.path: {options.path} is not a model for sequence classification: {reason}")

@@ -32,19 +32,19 @@ def size(folder: Path) -> ModelSize:
     return model_size(ModelConfig(str(folder), dtype="bf16"), "cuda")
 
 
-def savings(folder: Path, size: ModelSize, *overrides: str) -> Savings:
-    """Of a run with checkpointing and short rows, so that weights, gradients and moments matter."""
+def savings(folder: Path, size: ModelSize, *overrides: str, gpus: int = 8) -> Savings:
+    """Of a run on a machine with ``gpus``, checkpointing and short rows: weights, gradients and moments matter."""
     keys = [f"model={{path: {folder}, dtype: bf16, enable_gradient_checkpointing: true}}", *overrides]
     keys += ["data.train_files=[x]", "data.max_response_length=512", "rollout.name=vllm"]
     config = load(TrainConfig, None, ["actor.ppo_max_token_len_per_gpu=1024", *keys])
+    machine = Machine(gpus, 80 * GIB, planned=True)
 
     def estimated(run: Run) -> Estimate:
         frees = run.config.rollout.free_cache_engine is not False
-        machine = Machine(8, 80 * GIB, planned=True)
         return estimate(run.config, run.parts, {"actor": size}, machine, frees_engine=frees)
 
     plugins = load_plugins()
-    return Savings(Run(config, resolve_parts(config, plugins.registries)), plugins, estimated, "cuda")
+    return Savings(Run(config, resolve_parts(config, plugins.registries)), plugins, estimated, "cuda", machine)
 
 
 def ranked(remedy: str) -> dict[str, float]:
@@ -99,3 +99,15 @@ def test_without_a_setting_that_helps_the_remedy_has_none(folder: Path, size: Mo
     """The weights of an engine that has nothing else."""
     remedy = savings(folder, size, "rollout.name=hf", "trainer.offload_while_generating=true").remedy("nothing", GIB)
     assert remedy == "No setting of the config saves memory there: use a smaller model, or more memory."
+
+
+def test_gpus_that_the_machine_does_not_have_are_named_with_a_cluster_alone(folder: Path, size: ModelSize) -> None:
+    """A cluster started here has one machine; one that runs already may have several."""
+    keys = ["actor.strategy=fsdp", "runtime={name: ray, n_gpus_per_node: 2}"]
+    found = ranked(savings(folder, size, *keys, gpus=2).remedy("generation", GIB))
+    assert not any("rollout.n_gpus_per_node" in each for each in found)
+    assert "runtime.nnodes=2" not in found and "runtime.nnodes=2 with runtime.options.address=auto" in found
+    found = ranked(savings(folder, size, *keys, gpus=4).remedy("generation", GIB))
+    assert any("rollout.n_gpus_per_node=2" in each for each in found)
+    keys = ["actor.strategy=fsdp", "runtime={name: ray, n_gpus_per_node: 2, options: {address: auto}}"]
+    assert "runtime.nnodes=2" in ranked(savings(folder, size, *keys, gpus=2).remedy("generation", GIB))

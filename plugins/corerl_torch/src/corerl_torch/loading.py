@@ -17,7 +17,7 @@ from corerl.errors import CoreRLError, ModelError
 from corerl.files import read_text
 from corerl.models import overridden
 from corerl.registry.modules import uncollected
-from corerl_torch.tokenizers import check_parts
+from corerl_torch.tokenizers import check_parts, why
 
 Head = Literal["lm", "value", "score"]
 
@@ -115,8 +115,7 @@ def describe(model: ModelConfig, head: Head) -> Described:
     except ImportError:
         raise
     except Exception as error:  # architectures raise different errors for their configs
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
+        raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {why(error)}") from error
     auto: Any = AutoModelForCausalLM if head == "lm" else AutoModelForTokenClassification
     if _reads_images(config):
         if head == "value":
@@ -150,8 +149,7 @@ def as_model_errors(model: ModelConfig, *, meta: bool) -> Iterator[None]:
             if isinstance(error, KeyError | ArithmeticError)
             else ""
         )
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ModelError(f"model.path: {model.path} cannot be loaded: {unknown}{reason}") from error
+        raise ModelError(f"model.path: {model.path} cannot be loaded: {unknown}{why(error)}") from error
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         if "PytorchStreamReader" in reason:

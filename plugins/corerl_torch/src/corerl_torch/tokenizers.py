@@ -371,7 +371,7 @@ def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokeni
         if folder and not any((folder / name).is_file() for name in ("config.json", "tokenizer_config.json")):
             raise ModelError(f"{where}: is no model folder: it holds no config.json") from error
         what = "has no tokenizer that can be read" if folder else "is no folder here and cannot be had from the hub"
-        raise ModelError(f"{where}: {what} ({_first_line(error)})") from error
+        raise ModelError(f"{where}: {what} ({why(error)})") from error
     # transformers makes an empty tokenizer for a known architecture when the folder holds no vocabulary.
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
         raise ModelError(
@@ -473,6 +473,13 @@ def _model_file(source: str, name: str) -> Path | None:
     return Path(cached) if cached else None
 
 
-def _first_line(error: Exception) -> str:
+def why(error: BaseException, key: str = "model.trust_remote_code") -> str:
+    """Why a model folder cannot be read, in a line; code of the folder, which did not run, is named with its key."""
+    if "trust_remote_code" in str(error):
+        return f"it has Python code of its own, which was not run: {key}=true runs it"
+    return _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
     first, *others = (str(error).strip() or type(error).__name__).splitlines()
     return f"{first} {others[0].strip()}" if first.endswith(":") and others else first

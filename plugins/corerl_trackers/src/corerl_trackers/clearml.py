@@ -10,6 +10,15 @@ from corerl_trackers.options import ClearmlOptions
 from corerl_trackers.valid import Names
 
 
+def titled(name: str) -> str:
+    """A name with a plot's title before its series.
+
+    >>> titled("critic/score/mean"), titled("loss")
+    ('critic/score/mean', 'loss/loss')
+    """
+    return name if "/" in name else f"{name}/{name}"
+
+
 class ClearmlTracker:
     """A task of ClearML, which allows one per process. Automatic connections are off: only metrics and config are sent.
 
@@ -35,7 +44,7 @@ class ClearmlTracker:
             auto_connect_streams=False,
         )
         self.run_id: str = "" if options.offline else self._task.id
-        self._logger, self._names = self._task.get_logger(), Names()
+        self._logger, self._names = self._task.get_logger(), Names(form=titled)
         if not run.run_id:
             self._task.connect_configuration(dict(run.config), name="config")
 
@@ -43,7 +52,7 @@ class ClearmlTracker:
         for name, value in self._names.numbers(metrics).items():
             title, _, series = name.partition("/")
             if math.isfinite(value):
-                self._logger.report_scalar(title, series or title, value, valid.step(step))
+                self._logger.report_scalar(title, series, value, valid.step(step))
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
         table = [list(columns), *valid.cells(rows)]

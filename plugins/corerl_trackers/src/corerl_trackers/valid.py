@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 Cell = str | float | None
 
@@ -20,10 +20,13 @@ class Names:
         other: pattern of the characters that become ``_``.
         at: what ``@`` becomes.
         longest: of a name, in characters; of a longer one the end is replaced by a digest of the whole.
+        form: what else a library does not take, or would take for another metric's name, in a form that it takes.
     """
 
-    def __init__(self, other: str = UNPRINTABLE, at: str = "@", longest: int = 250) -> None:
-        self._other, self._at, self._longest = re.compile(other), at, longest
+    def __init__(
+        self, other: str = UNPRINTABLE, at: str = "@", longest: int = 250, form: Callable[[str], str] = str
+    ) -> None:
+        self._other, self._at, self._longest, self._form = re.compile(other), at, longest, form
         self._names: dict[str, str] = {}
         self._taken: set[str] = set()
 
@@ -44,7 +47,7 @@ class Names:
 
     def _valid(self, metric: str) -> str:
         parts = [self._other.sub("_", part).strip() for part in metric.replace("@", self._at).split("/")]
-        return "/".join(part if part.strip(".") else "_" * len(part) for part in parts if part) or "_"
+        return self._form("/".join(part if part.strip(".") else "_" * len(part) for part in parts if part) or "_")
 
 
 def number(value: float) -> float:

@@ -11,8 +11,14 @@ from corerl_trackers import valid
 from corerl_trackers.options import VemlpWandbOptions, WandbOptions
 from corerl_trackers.valid import Names
 
-OWN = re.compile("^_")
-"""begin of the names of W&B's own values, such as ``_step``"""
+
+def foreign(name: str) -> str:
+    """A name that is none of W&B's own values.
+
+    >>> foreign("_step")
+    'metric_step'
+    """
+    return re.sub("^_", "metric_", name)
 
 
 class WandbTracker:
@@ -25,7 +31,7 @@ class WandbTracker:
     """
 
     def __init__(self, wandb: ModuleType, run: TrackedRun, **settings: Any) -> None:
-        self._wandb, self._names = wandb, Names()
+        self._wandb, self._names = wandb, Names(form=foreign)
         self._run = wandb.init(
             project=run.project_name,
             name=run.experiment_name,
@@ -38,8 +44,7 @@ class WandbTracker:
         self.run_id: str = self._run.id
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        numbers = self._names.numbers(metrics)
-        self._run.log({OWN.sub("metric_", name): value for name, value in numbers.items()}, step=valid.step(step))
+        self._run.log(self._names.numbers(metrics), step=valid.step(step))
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
         table = self._wandb.Table(columns=list(columns), data=valid.cells(rows))

@@ -13,6 +13,7 @@ _KL_TYPES = {"k1": "k1", "kl": "k1", "k2": "k2", "mse": "k2", "k3": "k3", "low_v
 _FORWARD = ("k3", "low_var_kl")
 """estimates whose mean gradient is that of KL(teacher || policy); the others' is that of KL(policy || teacher)"""
 _ENGINE = "a teacher runs with the policy's strategy on the devices of training, without an engine"
+_STRATEGY = "teachers have the policy's strategy"
 _MEAN = (
     "verl's loss is this estimate at the sampled tokens; written as the exact divergence over the vocabulary with the "
     "same mean gradient"
@@ -41,6 +42,7 @@ class _Asked(NamedTuple):
 def distillation(conversion: Conversion) -> None:
     """Teachers, loss and coefficient."""
     conversion.drop_section(f"{_MODELS}.{_DEFAULT}.inference", _ENGINE)
+    conversion.drop_section("teacher", _STRATEGY)
     if not is_true(conversion.effective(f"{_SECTION}.enabled", False)):
         for key in [key for key in conversion.given if key.startswith(f"{_SECTION}.")]:
             conversion.drop(key, "distillation.enabled is false, as in CoreRL")
@@ -171,5 +173,7 @@ def _rest(conversion: Conversion, asked: _Asked) -> None:
         conversion.drop(f"{_LOSS}.{name}", "a matter of memory: actor.policy_loss.chunk_size")
     for name in ("loss_mode", "topk", "use_task_rewards", "use_policy_gradient", "distillation_loss_coef"):
         conversion.take(f"{_LOSS}.{name}")
+    conversion.drop(f"{_SECTION}.nonrouter", "a teacher computes the rows of its data sources alone: the same loss")
+    fused = conversion.take(f"{_SECTION}.teacher_execution", "rollout") == "trainer"
     for name in ("n_gpus_per_node", "nnodes"):
-        conversion.drop(f"{_SECTION}.{name}", _ENGINE, "changed")
+        conversion.drop(f"{_SECTION}.{name}", _ENGINE, "harmless" if fused else "changed")

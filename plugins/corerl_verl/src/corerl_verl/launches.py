@@ -44,11 +44,13 @@ class Found(NamedTuple):
         launches: in order.
         unset: variables that are set neither in the script nor in the environment.
         mended: whether bash would end a command at a comment.
+        passed: whether the script would end with a failure before its training.
     """
 
     launches: list[Launch]
     unset: set[str]
     mended: bool
+    passed: bool
 
 
 def of_script(
@@ -63,15 +65,17 @@ def of_script(
     Raises:
         ConfigError: it starts no training, or it has an open quote or bracket.
     """
+    launches: list[Launch] = []
     try:
-        script = run(text, Variables(environment, list(arguments)), folder)
-        launches = [launch for words in script.commands if (launch := _launch(words)) is not None]
+        for passes in (False, True):  # a check that fails here may hold on the machine of the training
+            script = run(text, Variables(environment, list(arguments)), folder, passes)
+            launches = [launch for words in script.commands if (launch := _launch(words)) is not None]
+            training = [launch for launch in launches if launch.trains]
+            if training:
+                return Found(training, script.variables.unset, script.mended, script.passed)
     except RecursionError:
         raise ConfigError("", "the script has too many brackets within each other") from None
-    training = [launch for launch in launches if launch.trains]
-    if not training:
-        raise ConfigError("", _refusal(launches))
-    return Found(training, script.variables.unset, script.mended)
+    raise ConfigError("", _refusal(launches))
 
 
 def of_words(words: Sequence[str]) -> Launch:

@@ -20,6 +20,11 @@ _MENDED = Remark(
     ("the script",),
     "bash ends the command at a comment between its lines; the lines behind it are read here",
 )
+_PASSED = Remark(
+    "changed",
+    ("the script",),
+    "a check of files, programs, variables or arguments would end the script here; the lines behind it are read",
+)
 _IDLE = "without effect, given the other arguments"
 _UNREAD = "has no effect: a text is not read here"
 _PROBES: tuple[Any, ...] = (5, 0.25, True, False, "other")
@@ -77,7 +82,7 @@ def _script(file: Path, arguments: Sequence[str], environment: Mapping[str, str]
     if not 1 <= launch <= number:
         raise ConfigError("", f"--launch: the script starts {number} trainings, not {launch}")
     chosen = found.launches[launch - 1]
-    remarks = [_MENDED] if found.mended else []
+    remarks = [remark for remark, holds in ((_MENDED, found.mended), (_PASSED, found.passed)) if holds]
     if number > 1:
         others = "--launch selects another one"
         remarks.append(Remark("changed", (f"training {launch} of {number}",), f"the script starts {number}; {others}"))

@@ -13,7 +13,7 @@ from corerl_gateway.bodies import read_body
 from corerl_gateway.endpoint import BACKLOG, ENDING, LINGERING, listen, more_files, origin, silent_logger
 from corerl_gateway.errors import ApiError
 from corerl_gateway.fields import Fields, parse
-from corerl_gateway.notices import say_once
+from corerl_gateway.notices import say_unanswered
 from corerl_gateway.options import EndpointOptions
 from corerl_tinker.api.futures import Answer
 from corerl_tinker.api.routes import PREFIX, Routes
@@ -91,7 +91,7 @@ class Server:
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # an error of the server, which must not end it
-            say_once(f"a request could not be answered: {type(error).__name__}: {error}")
+            say_unanswered("the server", error)
             return _error(500, f"{type(error).__name__} in the server")
 
     async def _result(self, owner: str, headers: Mapping[str, str], fields: Fields) -> web.Response:

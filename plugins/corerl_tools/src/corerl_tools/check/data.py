@@ -29,8 +29,13 @@ NOT_CHECKED = (
 )
 
 
-def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator[Finding]:
-    """Find all errors of the tokenizer and the data; ``parts`` is None if the parts could not be resolved."""
+def look(config: TrainConfig, parts: Parts | None, plugins: Plugins, scorers_are_known: bool) -> Iterator[Finding]:
+    """Find all errors of the tokenizer and the data.
+
+    Args:
+        parts: None if the parts could not be resolved.
+        scorers_are_known: a data source without a scorer is an error.
+    """
     tokenizer = None
     try:
         tokenizer = load_tokenizer(config.model, plugins)
@@ -72,7 +77,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
             sentence = f"about {kept:.0f} prompts are fewer than a batch of {batch}"
             yield finding("error", "data.train_batch_size", sentence)
     if parts is not None and sources and (parts.agent is None or config.rollout.multi_turn.score_response):
-        yield from _scorers(list(sources), config, parts, plugins)
+        yield from _scorers(list(sources), config, parts, plugins, scorers_are_known)
 
 
 def _rows(
@@ -164,9 +169,11 @@ def _media(
         yield finding("error", key, sentence, "Drop the column, or choose another rollout.name.")
 
 
-def _scorers(sources: Sequence[str], config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
+def _scorers(
+    sources: Sequence[str], config: TrainConfig, parts: Parts, plugins: Plugins, are_known: bool
+) -> Iterator[Finding]:
     scorers, unscored = scorers_or_reasons(sources, parts, plugins.registries)
-    for reason in unscored.values():
+    for reason in unscored.values() if are_known else ():
         yield unless_unread(from_error(reason, "reward.scorer"), plugins)
     for source, scorer in scorers.items():
         try:

@@ -95,7 +95,7 @@ def check(
     report.add(_output(config))
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
-        report.add(data.look(config, looked.parts, looked.plugins))
+        report.add(data.look(config, looked.parts, looked.plugins, _scorers_are_known(looked.findings)))
         with suppress(UntrustedError):
             sizes = _sizes(config, looked.parts, looked.plugins, _on(config, machine), report.findings)
     report.add(_truncated_sampling(config, sizes["actor"].vocabulary if sizes else None))
@@ -115,12 +115,18 @@ def check(
                 return memory.estimate(run.config, run.parts, sizes, machine, frees_engine=frees, device=device)
 
             report.estimate = estimate(run)
-            remedy = Savings(run, looked.plugins, estimate, device).remedy
+            remedy = Savings(run, looked.plugins, estimate, device, machine).remedy
             report.add(memory_findings.look(report.estimate, machine, config, device, remedy))
     order = ("error", "warning", "note")
     report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
     report.plan = _plan(config, machine)
     return report
+
+
+def _scorers_are_known(findings: Sequence[Finding]) -> bool:
+    """Whether no error has dropped a part that may score: without it, each data source would seem to lack a scorer."""
+    of_scores = ("reward.", "rollout.agent", "rollout.multi_turn.environment")
+    return not any(each.severity == "error" and each.key.startswith(of_scores) for each in findings)
 
 
 def _on(config: TrainConfig, machine: Machine) -> str:

@@ -13,7 +13,7 @@ from corerl.errors import CoreRLError
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import Parts, select_rollout_backend
-from corerl_check import GIB, SavesMemory, longest
+from corerl_check import GIB, Examined, Finding, Machine, SavesMemory, longest
 from corerl_tools.check.memory import NEARLY, Estimate
 
 LEAST = GIB / 10
@@ -43,8 +43,11 @@ class Savings:
         estimate: of a run; UntrustedError if a part's options are not known.
     """
 
-    def __init__(self, run: Run, plugins: Plugins, estimate: Callable[[Run], Estimate], device: str) -> None:
+    def __init__(
+        self, run: Run, plugins: Plugins, estimate: Callable[[Run], Estimate], device: str, machine: Machine
+    ) -> None:
         self._run, self._plugins, self._estimate, self._device = run, plugins, estimate, device
+        self._machine = machine
 
     def remedy(self, phase: str, room: float) -> str:
         """One or two sentences: settings by their savings in a phase, and those that together fit into ``room``."""
@@ -77,8 +80,15 @@ class Savings:
             if changed is not None and (saved := before - _total(self._estimate(changed), phase)) >= LEAST:
                 found.append((saved, change, changed))
         for each in sorted(found, key=lambda each: -each[0]):
-            if not any(violations(each[2].config, each[2].parts, self._plugins)):
+            broken = any(violations(each[2].config, each[2].parts, self._plugins))
+            if not broken and (not _is_of_gpus(each[1]) or self._can_start(each[2])):
                 yield each
+
+    def _can_start(self, run: Run) -> bool:
+        """Whether the runtime finds the GPUs of a run on this machine, or in a cluster."""
+        options = run.parts.runtime.options
+        found = options.examine("runtime.name", run.config, self._machine) if isinstance(options, Examined) else ()
+        return all(isinstance(each, Finding) and each.severity != "error" for each in found)
 
     def _changed(self, run: Run, change: Change) -> Run | None:
         """The run with a setting; None if a part cannot have it."""
@@ -91,6 +101,9 @@ class Savings:
                 given = getattr(config, key.partition(".")[0]).strategy
                 if given is not None and any(each.startswith(key) for each in change):
                     parts[name] = registries.training_strategies.select(given, key)
+            if any(each.startswith("runtime.options") for each in change):
+                runtime, keys = config.runtime, {"name_key": "runtime.name", "options_key": "runtime.options"}
+                parts["runtime"] = registries.runtimes.select_named(runtime.name, runtime.options, **keys)
             if any(each.startswith("rollout.options") for each in change):
                 parts["rollout_backend"] = select_rollout_backend(config.rollout, registries)
         except CoreRLError:
@@ -159,9 +172,15 @@ def _of_gpus(config: TrainConfig) -> Iterator[Change]:
     yield {"trainer.offload_while_generating": True}
     yield {"rollout.tensor_model_parallel_size": 2 * rollout.tensor_model_parallel_size}
     if runtime.name != "local" and runtime.n_gpus_per_node:
-        yield {"runtime.nnodes": 2 * runtime.nnodes}
+        more = {"runtime.nnodes": 2 * runtime.nnodes}
+        yield more if runtime.options.get("address") else {**more, "runtime.options.address": "auto"}
         if not rollout.n_gpus_per_node:
             yield {"rollout.n_gpus_per_node": runtime.n_gpus_per_node, "rollout.nnodes": runtime.nnodes}
+
+
+def _is_of_gpus(change: Change) -> bool:
+    """Whether a change takes other GPUs."""
+    return any(key.rpartition(".")[2] in ("nnodes", "n_gpus_per_node") for key in change)
 
 
 def _of_part(config: TrainConfig, key: str, change: Change) -> Change:

@@ -22,14 +22,17 @@ _MOST_CALLS = 200
 _DEEPEST = 20
 
 
-def run(script: str, variables: Variables, folder: Path | None = None) -> Script:
+def run(script: str, variables: Variables, folder: Path | None = None, passes: bool = False) -> Script:
     """Follow a script: assignments, arrays, arithmetic, conditions, loops, functions, ``source`` and ``eval``.
+
+    Args:
+        passes: go on behind an ``exit`` with a failure, which is a check of the script on its own machine.
 
     Raises:
         ConfigError: a quote or a bracket has no end.
     """
     whole, changed = mended(script)
-    state = Script(variables, folder, mended=changed, assigned=assigned(whole))
+    state = Script(variables, folder, mended=changed, passes=passes, assigned=assigned(whole))
     _Runner(state, tokens(whole)).block(())
     return state
 
@@ -351,6 +354,9 @@ class _Runner:
                 self._inner(beside(file, self.state) or "")
                 variables.arguments = before if rest else variables.arguments
                 return True
+            case ["exit", *rest] if self.state.passes and rest != ["0"]:
+                self.state.passed = True
+                return False
             case ["exit" | "return" | "break" | "continue" as jump, *rest]:
                 self.state.jump = jump
                 self.state.levels = count(rest)

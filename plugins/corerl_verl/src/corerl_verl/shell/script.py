@@ -20,6 +20,7 @@ class Script:
         files: texts that the script writes, by name.
         assigned: names that any of its lines assigns.
         piped: the output of the last command before a pipe; None: not known.
+        passes, passed: whether an ``exit`` with a failure is passed over; whether there was one.
         returned: whether the last ``return`` had status 0.
         scopes: of the functions that run, the variables before their own, by name.
     """
@@ -33,6 +34,8 @@ class Script:
     depth: int = 0
     jump: str = ""
     levels: int = 0
+    passes: bool = False
+    passed: bool = False
     files: dict[str, str] = field(default_factory=dict)
     assigned: set[str] = field(default_factory=set)
     piped: str | None = None
