@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 
@@ -21,10 +22,18 @@ def plain_output() -> Iterator[None]:
         _plain = before
 
 
+class _Spoken(Console):
+    """A console whose lines, and the drawings of a live view, end a silence."""
+
+    def print(self, *texts: Any, **options: Any) -> None:
+        spoken.set()
+        super().print(*texts, **options)
+
+
 def error_console() -> Console:
     """Standard error, drawn on where :attr:`rich.console.Console.is_terminal`; in colours unless NO_COLOR is set."""
     spoken.set()
-    console = Console(stderr=True, highlight=False)
+    console = _Spoken(stderr=True, highlight=False)
     if _plain or console.is_dumb_terminal:
-        return Console(stderr=True, highlight=False, force_terminal=False, no_color=True)
+        return _Spoken(stderr=True, highlight=False, force_terminal=False, no_color=True)
     return console

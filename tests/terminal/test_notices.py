@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from corerl.telemetry.timers import Timers
-from corerl.terminal import notices, output
+from corerl.terminal import consoles, notices, output
+from corerl.terminal.consoles import error_console
 from corerl.terminal.notices import part, say, show_life
 
 Heard = Callable[[float], list[str]]
@@ -20,7 +21,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
     """``heard(seconds)``: the lines until the first one about work is there, for so many seconds at most."""
     lines: list[str] = []
     spoken = threading.Event()
-    for module in (notices, output):
+    for module in (notices, output, consoles):
         monkeypatch.setattr(module, "spoken", spoken)
     monkeypatch.setattr(notices, "SILENCE", 0.01)
     monkeypatch.setattr(notices, "_print", lines.append)
@@ -79,3 +80,14 @@ def test_a_part_that_usually_takes_long_is_named_after_a_minute_of_silence(
         began = time.monotonic()
         assert heard(30)[-1] == "working (0 s): gen of the step"
         assert time.monotonic() - began >= 0.25
+
+
+def test_a_line_of_a_console_ends_the_silence(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "MINUTE", 0.6)
+    console = error_console()
+    say("run folder: …")
+    with Timers()("step"), Timers()("gen"):
+        for step in range(4):
+            console.print(f"step {step}")
+            assert not [line for line in heard(0.3) if line.startswith("working")]
+        assert heard(30)[-1] == "working (1 s): gen of the step"
