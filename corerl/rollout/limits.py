@@ -51,7 +51,7 @@ class EngineLimit:
     A preemption lowers the number to the samples that are left running. A queue that stands in the engine until as many
     samples have ended as it computes at most lowers the number to these, and a few; samples that have just come, or
     take the places of ended ones, wait for less time. Without both, a full turnover of all samples raises the number by
-    an eighth, unless ``FULL`` of the cache is in use.
+    an eighth, if so many samples are under way, up to the room of the engines, unless ``FULL`` of the cache is in use.
 
     Args:
         load: the engines' last report.
@@ -72,7 +72,7 @@ class EngineLimit:
     def begins(self, under_way: int) -> bool:
         """As a later turn: engines that report take requests at any time."""
         if self._most is None and (load := self._load()) is not None and load.room:
-            self._most = load.room + _spare(load.room)
+            self._most = _whole(load.room)
         return True
 
     def fits(self, under_way: int) -> bool:
@@ -103,12 +103,17 @@ class EngineLimit:
             if load.running + load.waiting <= most + _spare(load.running):  # else the last lowering has no effect yet
                 before_ends = min(self._running - preempted, load.running + ended)
                 self._most = max(1, min(most, max(load.running, before_ends)))
-        elif not turnover.waiting and load.cache_usage < FULL and self._most is not None:
-            self._most += ended / GROWTH
+        elif self._binds(load, ended) and not turnover.waiting and load.cache_usage < FULL:
+            self._most = min(most + ended / GROWTH, max(most, _whole(load.room)))
         if turnover.is_whole:
             self._turnover, spare = _Turnover(), _spare(turnover.running)
             if turnover.waiting > spare:
                 self._most = min(self._most or math.inf, turnover.running + spare)
+
+    def _binds(self, load: EngineLoad, ended: int) -> bool:
+        """Whether about as many samples as allowed were under way: more of them could be."""
+        under_way = load.running + load.waiting + ended
+        return self._most is not None and under_way + _spare(under_way) >= self._most
 
     def measured(self) -> Mapping[str, float]:
         """Metrics since the last call; none without a report."""
@@ -145,6 +150,11 @@ class _Turnover:
     @property
     def is_whole(self) -> bool:
         return self.ended >= max(1, self.running)
+
+
+def _whole(room: int) -> float:
+    """As many samples as the engines compute, and a few that wait; no bound if the room is unknown."""
+    return room + _spare(room) if room else math.inf
 
 
 def _spare(running: int) -> int:

@@ -3,10 +3,12 @@
 import json
 import math
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,6 +68,9 @@ def project(model, tmp_path_factory):
         """
     )
     return folder
+
+
+LAPTOP = Path(__file__).parents[2] / "examples" / "laptop"
 
 
 def _write(file, rows):
@@ -163,3 +168,28 @@ def test_the_export_is_a_model_that_is_served(trained, model, tmp_path):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_the_rows_of_the_laptop_example_are_true_and_held_out():
+    """Each answer is a + b or a - b of the two numbers of the question."""
+    rows = runpy.run_path(str(LAPTOP / "data.py"))["rows"]
+    found = {}
+    for split in ("train", "test"):
+        texts = [(row["prompt"][0]["content"], row["reward_model"]["ground_truth"]) for row in rows(split, 500, 0)]
+        found[split] = {(*map(int, re.findall(r"\d+", text)), " more" in text, answer) for text, answer in texts}
+    assert all(int(truth) == (a + b if gains else a - b) > 0 for a, b, gains, truth in found["train"] | found["test"])
+    assert not {each[:3] for each in found["train"]} & {each[:3] for each in found["test"]}
+    score = runpy.run_path(str(LAPTOP / "reward.py"))["score"]
+    answers = ("Olga has 9 eggs now.", "2 + 7 = 9", "9 and 2", "none")
+    assert [score(answer, "9", "word-problems", {}) for answer in answers] == [1, 1, 0, 0]
+
+
+def test_the_laptop_example_takes_a_step(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(LAPTOP.parents[1])
+    rows = runpy.run_path(str(LAPTOP / "data.py"))["rows"]
+    pq.write_table(pa.Table.from_pylist(rows("train", 8, 0)), tmp_path / "rows.parquet")
+    files = [f"data.{name}_files=[{tmp_path}/rows.parquet]" for name in ("train", "val")]
+    small = ["data.train_batch_size=2", "actor.ppo_mini_batch_size=2", "rollout.n=4", "trainer.total_training_steps=1"]
+    given = [f"model.path={model}", "actor.device=cpu", f"trainer.output_dir={tmp_path}/runs", *files, *small]
+    assert run(["train", "examples/laptop/config.yaml", *given]) == 0
+    assert _metrics(tmp_path / "runs")[-1]["response_length/mean"] > 4

@@ -104,6 +104,22 @@ def test_the_number_grows_by_an_eighth_in_a_turnover_unless_the_cache_is_full():
     assert one.next(ended=80, running=90, cache_usage=0.95) == 90
 
 
+def test_the_number_does_not_grow_while_fewer_samples_are_under_way():
+    one = Reports(room=160)
+    one.next(running=80, preempted=1, cache_usage=1.0)
+    for _ in range(20):
+        assert one.next(ended=20, running=40, cache_usage=0.1) == 80
+
+
+def test_the_number_grows_no_further_than_the_room_of_the_engines():
+    one = Reports(room=160)
+    one.next(running=80, preempted=1, cache_usage=1.0)
+    for _ in range(40):
+        most = one.next(ended=40, running=one.limit._most, cache_usage=0.5)
+    assert most == 160 + 10
+    assert one.next(ended=170, running=160, waiting=0, cache_usage=0.2) == 160 + 10
+
+
 def test_an_engine_that_starts_again_counts_anew():
     one = Reports(room=64)
     one.next(running=60, preempted=5)
