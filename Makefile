@@ -88,7 +88,7 @@ TESTERS ?= 4
 # Where vLLM's CPU build or the clients cannot be had, their tests are skipped and say so.
 test:
 	$(MAKE) --jobs=2 --keep-going install compiled engines clients || $(MAKE) install
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder --durations=40 --durations-min=3
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
