@@ -159,7 +159,7 @@ def unread(
     known = {data.columns.get(name, name) for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)}
     record = next((row.record for row in tokenized if row.record.tools), tokenized[0].record)
     render = functools.partial(_render, record, tokenizer, data.apply_chat_template_kwargs)
-    return unread_columns(other_columns(files, rows, known), record.tools, render)
+    return unread_columns(other_columns(files, rows, known), record.messages, record.tools, render)
 
 
 def truncate(token_ids: Sequence[int], max_length: int, side: Literal["left", "right", "middle"]) -> tuple[int, ...]:

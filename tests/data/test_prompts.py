@@ -268,6 +268,20 @@ def test_columns_that_could_change_the_prompt_are_named_once(
     assert "not read" not in str(load_prompts(DataConfig(), [write_parquet([prompt_row()])], tokenizer, "train").report)
 
 
+def test_schemas_in_a_message_that_the_template_does_not_show_are_named(
+    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
+    """As rows for GLM-4 have them; a template that shows the texts reads the key."""
+    schema = {"type": "function", "function": {"name": "find_cheap_flights", "parameters": {"type": "object"}}}
+    chat = [{"role": "system", "content": "Help.", "tools": [schema]}, {"role": "user", "content": "?"}]
+    unread = "not read, though they could change the prompts: columns tools of messages"
+    file = write_parquet([prompt_row(prompt=chat)])
+    assert load_prompts(DataConfig(), [file], tokenizer, "train").report.notes() == [unread]
+    chat[0]["content"] = "Help with find_cheap_flights."
+    file = write_parquet([prompt_row(prompt=chat)])
+    assert load_prompts(DataConfig(), [file], tokenizer, "train").report.notes() == []
+
+
 def test_control_tokens_that_a_row_spells_stay_text_and_are_counted(
     tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
 ) -> None:

@@ -157,7 +157,9 @@ class ChatEncoder:
         values = other_columns(files, rows, COLUMNS)
         if media := [name for name in ("images", "videos") if values.get(name)]:
             raise DataError(f"{chat.location}: the column '{media[0]}' is not empty, and this command reads text alone")
-        report.unread = unread_columns(values, chat.tools, lambda more: self.render(chat, len(chat.messages), **more))
+        report.unread = unread_columns(
+            values, chat.messages, chat.tools, lambda more: self.render(chat, len(chat.messages), **more)
+        )
 
     def render(self, chat: Conversation, until: int, *, add_generation_prompt: bool = False, **more: Any) -> str:
         """The first messages of a conversation as text.
