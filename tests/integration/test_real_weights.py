@@ -188,7 +188,7 @@ def test_the_laptop_example_takes_a_step(model, tmp_path, monkeypatch):
     monkeypatch.chdir(LAPTOP.parents[1])
     rows = runpy.run_path(str(LAPTOP / "data.py"))["rows"]
     pq.write_table(pa.Table.from_pylist(rows("train", 8, 0)), tmp_path / "rows.parquet")
-    files = [f"data.{name}_files=[{tmp_path}/rows.parquet]" for name in ("train", "val")]
+    files = [f"data.train_files=[{tmp_path}/rows.parquet]", "data.val_files=[]", "trainer.test_freq=-1"]
     small = ["data.train_batch_size=2", "actor.ppo_mini_batch_size=2", "rollout.n=4", "trainer.total_training_steps=1"]
     given = [f"model.path={model}", "actor.device=cpu", f"trainer.output_dir={tmp_path}/runs", *files, *small]
     assert run(["train", "examples/laptop/config.yaml", *given]) == 0
