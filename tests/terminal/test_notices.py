@@ -41,6 +41,12 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
     end()
 
 
+def is_heard(heard: Heard, end: str) -> bool:
+    """Whether a line ends like this, of those of half a minute; lines of before may still be printed first."""
+    deadline = time.monotonic() + 30
+    return any(line.endswith(end) for _ in iter(lambda: time.monotonic() < deadline, False) for line in heard(1))
+
+
 def test_the_package_is_named_whose_import_takes_long(
     heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,14 +56,14 @@ def test_the_package_is_named_whose_import_takes_long(
     monkeypatch.setattr("builtins.listening", heard, raising=False)
     heard(30)  # a line from before the import
     slow_part = importlib.import_module("slow_package").slow_part
-    assert slow_part.heard[-1] == "working (0 s): importing slow_package"
+    assert slow_part.heard[-1].endswith(" s): importing slow_package")
 
 
 def test_a_named_part_is_shown_after_the_first_line_too_and_nothing_else_is(heard: Heard) -> None:
     with part("reading prompts"):
-        assert "working (0 s): reading prompts" in heard(30)
+        assert is_heard(heard, " s): reading prompts")
         say("training data: 40 rows")
-        assert heard(30)[-1] == "working (0 s): reading prompts"
+        assert is_heard(heard, " s): reading prompts")
     time.sleep(0.1)
     heard(0)
     assert not heard(0.2)
@@ -67,10 +73,10 @@ def test_the_inner_part_is_named_and_then_the_outer_one_again(heard: Heard) -> N
     with part("reading prompts"):
         with part("reading a data file"):
             time.sleep(0.1)
-            assert heard(30)[-1].endswith("reading a data file")
+            assert is_heard(heard, "reading a data file")
         time.sleep(0.1)
         heard(0)
-        assert heard(30)[-1].endswith("reading prompts")
+        assert is_heard(heard, "reading prompts")
 
 
 def test_a_part_that_usually_takes_long_is_named_after_a_minute_of_silence(
@@ -80,7 +86,7 @@ def test_a_part_that_usually_takes_long_is_named_after_a_minute_of_silence(
     say("run folder: …")
     with Timers()("step"), Timers()("gen"):
         began = time.monotonic()
-        assert heard(30)[-1] == "working (0 s): gen of the step"
+        assert is_heard(heard, " s): gen of the step")
         assert time.monotonic() - began >= 0.25
 
 
