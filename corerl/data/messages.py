@@ -1,7 +1,7 @@
 """Chat messages and tools of rows, checked."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from corerl.contracts.options import did_you_mean
@@ -63,9 +63,21 @@ def functions_of(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     return [call.get("function", call) for call in calls]
 
 
-def shows_calls(messages: Sequence[Mapping[str, Any]], text: str) -> bool:
-    """Whether a rendered chat has the names of all functions that its messages call."""
-    return all(str(function.get("name")) in text for function in functions_of(messages))
+def unshown(messages: Sequence[Mapping[str, Any]], text: str) -> Iterator[str]:
+    """The parts of messages that a rendered chat lacks, by the names of functions that they call or offer."""
+    if not all(str(function.get("name")) in text for function in functions_of(messages)):
+        yield "tool calls"
+    if not all(name in text for name in _offered(messages)):
+        yield "tools of a message"
+
+
+def _offered(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of the functions whose schemas are a key of a message, as in rows for GLM-4; of JSON text all of it."""
+    for message in messages:
+        given = message.get("tools") or message.get("functions") or ()
+        for tool in [given] if isinstance(given, str) else given if isinstance(given, list) else ():
+            function = tool.get("function", tool) if isinstance(tool, Mapping) else tool
+            yield str(function.get("name") if isinstance(function, Mapping) else function)
 
 
 def _message(value: object, where: str) -> Message:

@@ -9,7 +9,7 @@ from corerl.contracts.config import DataConfig
 from corerl.contracts.tokenizers import ChatTokenizer, MediaTokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
-from corerl.data.messages import Message, shows_calls, without_nulls
+from corerl.data.messages import Message, unshown, without_nulls
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, SPELLED, LoadReport, name_places
 from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, read_prompt_records
@@ -94,8 +94,8 @@ def load_prompts(
             report.add(_content(row.record, tokenizer))
             for token in tokenizer.spelled(row.text):
                 report.note(SPELLED.format(token), row.record.location)
-            if not shows_calls(row.record.messages, tokenizer.unmarked(row.text)):
-                report.note("have tool calls that the chat template does not show", row.record.location)
+            for part in unshown(row.record.messages, tokenizer.unmarked(row.text)):
+                report.note(f"have {part} that the chat template does not show", row.record.location)
             tokenized.append(row._replace(text=tokenizer.opening(row.token_ids)))
     if tokenized:
         report.unread = unread(data, () if rows is not None else files, rows or (), tokenized, tokenizer)
@@ -159,7 +159,7 @@ def unread(
     known = {data.columns.get(name, name) for name in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)}
     record = next((row.record for row in tokenized if row.record.tools), tokenized[0].record)
     render = functools.partial(_render, record, tokenizer, data.apply_chat_template_kwargs)
-    return unread_columns(other_columns(files, rows, known), record.messages, record.tools, render)
+    return unread_columns(other_columns(files, rows, known), record.tools, render)
 
 
 def truncate(token_ids: Sequence[int], max_length: int, side: Literal["left", "right", "middle"]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Columns of rows, and keys of messages, that nothing reads, though they could change the prompts."""
+"""Columns of rows that nothing reads, though they could change the prompts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -16,9 +16,6 @@ USUAL = frozenset(
 )
 """names under which data sets have parts of prompts"""
 
-SCHEMA = frozenset({"function", "object", "string", "number", "integer", "boolean", "array", "null", "text"})
-"""texts that a chat may have without a schema"""
-
 _ROWS = 16
 
 
@@ -33,16 +30,12 @@ def other_columns(files: Sequence[str], rows: Sequence[Row], known: Collection[s
 
 
 def unread_columns(
-    values: Mapping[str, Any],
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Any],
-    render: Callable[[Mapping[str, Any]], str],
+    values: Mapping[str, Any], tools: Sequence[Any], render: Callable[[Mapping[str, Any]], str]
 ) -> list[str]:
     """The columns that could change the prompts: by their names, or since the chat template takes them as variables.
 
     Args:
         values: of :func:`other_columns`.
-        messages: of the rendered chat; keys with the usual names that it does not show are unread, too.
         tools: of the rendered chat; they are not read by a template that shows none.
         render: renders one chat with further variables; RequestError: the template refuses them.
     """
@@ -55,22 +48,7 @@ def unread_columns(
             return False
 
     unread = [name for name, value in values.items() if name in USUAL or changes(name, value)]
-    unread += [f"{name} of messages" for name in _unshown(messages, plain)]
     return unread + ["tools (the chat template shows none)"] * (bool(tools) and not changes("tools", None))
-
-
-def _unshown(messages: Sequence[Mapping[str, Any]], text: str) -> list[str]:
-    """Keys of messages with the usual names, such as ``tools`` of a system message, whose texts are not in the chat."""
-    found = [(name, value) for message in messages for name, value in message.items() if name in {*USUAL, "tools"}]
-    return [*dict.fromkeys(name for name, value in found if not any(each in text for each in _texts(value)))]
-
-
-def _texts(value: Any) -> list[str]:
-    """All texts in a value that are longer than a word of a schema."""
-    if isinstance(value, str):
-        return [value] if value not in SCHEMA else []
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
-    return [text for part in parts for text in _texts(part)]
 
 
 def _is_empty(value: Any) -> bool:

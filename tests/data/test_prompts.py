@@ -268,18 +268,30 @@ def test_columns_that_could_change_the_prompt_are_named_once(
     assert "not read" not in str(load_prompts(DataConfig(), [write_parquet([prompt_row()])], tokenizer, "train").report)
 
 
-def test_schemas_in_a_message_that_the_template_does_not_show_are_named(
-    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+@pytest.mark.parametrize("form", ["list", "functions", "json"])
+def test_schemas_in_a_message_that_the_template_does_not_show_are_counted(
+    tokenizer: ChatTokenizer,
+    write_parquet: Callable[..., str],
+    prompt_row: Callable[..., Any],
+    tmp_path: Path,
+    form: str,
 ) -> None:
-    """As rows for GLM-4 have them; a template that shows the texts reads the key."""
-    schema = {"type": "function", "function": {"name": "find_cheap_flights", "parameters": {"type": "object"}}}
-    chat = [{"role": "system", "content": "Help.", "tools": [schema]}, {"role": "user", "content": "?"}]
-    unread = "not read, though they could change the prompts: columns tools of messages"
-    file = write_parquet([prompt_row(prompt=chat)])
-    assert load_prompts(DataConfig(), [file], tokenizer, "train").report.notes() == [unread]
-    chat[0]["content"] = "Help with find_cheap_flights."
-    file = write_parquet([prompt_row(prompt=chat)])
-    assert load_prompts(DataConfig(), [file], tokenizer, "train").report.notes() == []
+    """As rows for GLM-4 have them."""
+    schema = {"name": "find_flights", "description": "flights"}
+    key, value = {
+        "list": ("tools", [{"type": "function", "function": schema}]),
+        "functions": ("functions", [schema]),
+        "json": ("tools", json.dumps([schema])),
+    }[form]
+    chat = [{"role": "system", "content": "Help.", key: value}, {"role": "user", "content": "flights?"}]
+    file = write_parquet([prompt_row(), prompt_row(prompt=chat)])
+    report = load_prompts(DataConfig(), [file], tokenizer, "train").report
+    assert report.notes() == [f"1 have tools of a message that the chat template does not show ({file}, row 1)"]
+    (tmp_path / "tools.jinja").write_text(
+        f"{{% for m in messages %}}{{{{ m.{key} or '' }}}}{{{{ m.content }}}}<|im_end|>{{% endfor %}}"
+    )
+    shown = load_tokenizer(replace(tokenizer.model, chat_template=str(tmp_path / "tools.jinja")))
+    assert load_prompts(DataConfig(), [file], shown, "train").report.notes() == []
 
 
 def test_control_tokens_that_a_row_spells_stay_text_and_are_counted(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.files import Row
-from corerl.data.messages import Message, functions_of, shows_calls
+from corerl.data.messages import Message, functions_of, unshown
 from corerl.data.progress import batches
 from corerl.data.report import SPELLED, LoadReport, Location
 from corerl.data.unread import other_columns, unread_columns
@@ -157,9 +157,7 @@ class ChatEncoder:
         values = other_columns(files, rows, COLUMNS)
         if media := [name for name in ("images", "videos") if values.get(name)]:
             raise DataError(f"{chat.location}: the column '{media[0]}' is not empty, and this command reads text alone")
-        report.unread = unread_columns(
-            values, chat.messages, chat.tools, lambda more: self.render(chat, len(chat.messages), **more)
-        )
+        report.unread = unread_columns(values, chat.tools, lambda more: self.render(chat, len(chat.messages), **more))
 
     def render(self, chat: Conversation, until: int, *, add_generation_prompt: bool = False, **more: Any) -> str:
         """The first messages of a conversation as text.
@@ -220,8 +218,7 @@ def _ends(token_ids: Sequence[int], mask: Sequence[bool], tokenizer: ChatTokeniz
 
 def _unshown(chat: Conversation, text: str) -> Iterator[str]:
     """The parts of answers that a rendered chat lacks."""
-    if not shows_calls(chat.messages, text):
-        yield "tool calls"
+    yield from unshown(chat.messages, text)
     for message in (chat.messages[number] for number in chat.learned):
         if any(str(message.get(key) or "").strip() not in text for key in REASONING):
             yield "reasoning"
