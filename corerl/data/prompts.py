@@ -94,8 +94,8 @@ def load_prompts(
             report.add(_content(row.record, tokenizer))
             for token in tokenizer.spelled(row.text):
                 report.note(SPELLED.format(token), row.record.location)
-            for part in unshown(row.record.messages, tokenizer.unmarked(row.text)):
-                report.note(f"have {part} that the chat template does not show", row.record.location)
+            for lacking in unshown(row.record.messages, tokenizer.unmarked(row.text)):
+                report.note(f"have {lacking} that the chat template does not show", row.record.location)
             tokenized.append(row._replace(text=tokenizer.opening(row.token_ids)))
     if tokenized:
         report.unread = unread(data, () if rows is not None else files, rows or (), tokenized, tokenizer)
